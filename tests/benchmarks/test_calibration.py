@@ -31,8 +31,7 @@ def test_texts_are_repeated_with_other_probabilities() -> None:
 
 def test_claims_broken_are_counted() -> None:
     kinds = {"kind": ["calibrated", "shifted", "copies"], "accuracy": [-0.6, 1.0, -0.4]}
-    rules = pd.DataFrame({"rule": ["default", "balance"]})
-    rows = rules.merge(pd.DataFrame(kinds), how="cross")
+    rows = pd.DataFrame({"rule": ["default", "balance"]}).merge(pd.DataFrame(kinds), how="cross")
     about = {"cobias": -2.0, "margin": 0.5, "unchanged": False, "estimate": 0.0, "error": 0.6}
     text = calibration.guarantee_table(rows.assign(**about))
     assert "default: claim broken in 1 of 3 all worlds, 33.3 %" in text

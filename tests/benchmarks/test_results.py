@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +18,9 @@ from dcs.evaluation.uncertainty import compare_over_splits
 
 def _cells(**accuracies: list[float]) -> pd.DataFrame:
     """Return cells of one table and method for each list of accuracies, a split per entry."""
-    rows: list[dict[str, Any]] = []
-    for name, values in accuracies.items():
-        for seed, value in enumerate(values):
-            rows.append({"method": name, "seed": seed, "accuracy": value})
-    return pd.DataFrame(rows).assign(table="t", texts="x", ratio=3 / 7, p=0.5)
+    splits = pd.DataFrame(accuracies).rename_axis("seed").reset_index()
+    rows = splits.melt("seed", var_name="method", value_name="accuracy")
+    return rows.assign(table="t", texts="x", ratio=3 / 7, p=0.5)
 
 
 def test_differences_are_tested_over_the_splits_of_a_table() -> None:

@@ -56,8 +56,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_method_of_an_installed_package_is_found(site: Path) -> None:
     install(site, "pairs-method", PAIRS)
     refuses(ConfigError, get_method, "pair", names=["pairs"])
-    scheme = get_method("pairs").fit([[0.75, 0.25]], [0], classes=["a", "b"])
-    assert scheme.classes == ("a", "b")
+    assert get_method("pairs").fit([[0.75, 0.25]], [0], classes=["a", "b"]).classes == ("a", "b")
 
 
 def test_what_is_built_in_cannot_be_replaced(site: Path) -> None:

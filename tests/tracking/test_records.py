@@ -182,8 +182,7 @@ def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
     names = {id(name) for record in before.values() for name in record.metrics}
     assert (len(shared), len(names)) == (1, 5), "thousands of cells have these once"
     # A record that is changed, deleted or added later takes precedence.
-    changed = replace(make_cell(0), params={"beta": 0.25})
-    archive.write(changed)
+    archive.write(make_cell(0, params={"beta": 0.25}))
     archive.remove("cell0001")
     archive.write(make_cell(9))
     index = (tmp_path / "cells.parquet").read_bytes()

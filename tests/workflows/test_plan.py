@@ -126,8 +126,7 @@ def test_every_part_of_a_cell_counts():
     parts = [each.name for each in dataclasses.fields(CELL)]
     changes = [{part: others.get(part, "other")} for part in parts]
     changes += [{}, {"shots": "N"}, {"tuner": None}]
-    keys = {dataclasses.replace(CELL, **change).key for change in changes}
-    assert len(keys) == len(changes)
+    assert len({dataclasses.replace(CELL, **change).key for change in changes}) == len(changes)
 
 
 def test_cells_that_share_a_search_are_together():

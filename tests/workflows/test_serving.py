@@ -49,8 +49,7 @@ def _schemes(kind: str, count: int, tables: list[Any], labels: Any) -> Iterator[
         stack = fit_stack(np.array(tables), labels)
         parts = {"combination": stack, "inputs": tuple(f"model {k}" for k in range(count))}
         values = stack.apply(tables)
-    fit = CALIBRATIONS[kind].fit
-    found = fit(values, labels, ridge=10.0, anchor=1.0)
+    found = CALIBRATIONS[kind].fit(values, labels, ridge=10.0, anchor=1.0)
     plain = CorrectionScheme.identity(classes, calibration=found, **parts)
     rng = np.random.default_rng(KINDS.index(kind))
     for known in SETS.values():

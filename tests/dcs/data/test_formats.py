@@ -25,7 +25,6 @@ GOOD: dict[str, list[Any]] = {
     "p:no": [0.75, 0.5, 0.125],
     "p:yes": [0.25, 0.5, 0.875],
 }
-NAN = float("nan")
 
 
 def save(form: str, folder: Path, header: bytes = b"", **changes: Any) -> Path:
@@ -154,9 +153,8 @@ class TestNpz:
     def test_arrays_that_are_too_large_are_not_unpacked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        path = saved(tmp_path)
         monkeypatch.setattr("dcs.data.files.MOST_VALUES", 16)
-        refuses(TableError, read_table, path, names=["too large"])
+        refuses(TableError, read_table, saved(tmp_path), names=["too large"])
 
     def test_no_pickle_is_loaded(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(saved(tmp_path, labels=None), "a") as archive:

@@ -53,8 +53,7 @@ def test_the_contract(name: str, tmp_path: Path) -> None:
     meant, table = truth(2 if WRITTEN[name] is SINGLE else 3)
     OTHERS[name](meant, tmp_path / name)
     given = Reading(classes=tuple(meant.classes)) if name == "batch.jsonl" else None
-    frame = read_records(tmp_path / name, Reading()).frame
-    check_form(WRITTEN[name], frame, table, given)
+    check_form(WRITTEN[name], read_records(tmp_path / name, Reading()).frame, table, given)
 
 
 def test_a_pipeline_that_was_given_lists_of_one_text(tmp_path: Path) -> None:
@@ -128,8 +127,7 @@ def test_the_contract_of_votes() -> None:
     counts = [[(row == name).sum() for name in CLASSES] for row in ANSWERS]
     gold = [*CLASSES, *CLASSES, *CLASSES]
     table = ProbabilityTable.from_counts(counts, [0, 1, 2] * 3, classes=CLASSES)
-    wide = pd.DataFrame(ANSWERS).add_prefix("run_").assign(label=gold)
-    check_form(RUNS, wide, table)
+    check_form(RUNS, pd.DataFrame(ANSWERS).add_prefix("run_").assign(label=gold), table)
     rows = {"id": np.repeat(range(9), 5), "epoch": [*range(5)] * 9, "answer": ANSWERS.ravel()}
     votes = pd.DataFrame(rows | {"target": np.repeat(gold, 5)})
     check_form(LONG, votes, table)

@@ -82,8 +82,7 @@ def test_one_of_several_filters_is_chosen(tmp_path: Path) -> None:
     path = log(tmp_path, *(sample(0, "1", scores[name], filter=name) for name in scores))
     assert read_table(path, filter="loose").probs.tolist() == [[0.5, 0.5]]
     for wrong in (None, "x"):
-        names = ["filter=", "'strict', 'loose'"]
-        refuses(TableError, read_table, path, filter=wrong, names=names)
+        refuses(TableError, read_table, path, filter=wrong, names=["filter=", "'strict', 'loose'"])
 
 
 def test_choices_that_vary_in_number(tmp_path: Path) -> None:

@@ -330,8 +330,7 @@ def test_the_index_of_a_frame_is_no_place_for_labels_to_get_lost() -> None:
     deep = frame.iloc[:, :5].set_axis(levels, axis=1)
     deep[("label", "")], deep[("id", "")] = frame["label"], frame["id"]
     for rows in (frame.set_index(["id", "label"]), frame.set_index("label"), deep):
-        table = read_table(rows)
-        assert table.labels.tolist() == LABELS.tolist()
+        assert read_table(rows).labels.tolist() == LABELS.tolist()
     unnamed = frame.set_index(["id", "label"]).rename_axis([None, None])
     refuses(TableError, read_table, unnamed, names=["reset_index"])
 
@@ -369,8 +368,7 @@ def test_columns_of_a_frame_are_matched_by_name_wherever_one_is_given(prefix: st
             table.with_probs(rows),
         ):
             assert np.array_equal(made.probs, table.probs)
-    counts = (10 * other).round()
-    voted = ProbabilityTable.from_counts(counts, LABELS, classes=CLASSES)
+    voted = ProbabilityTable.from_counts((10 * other).round(), LABELS, classes=CLASSES)
     meant = ProbabilityTable.from_counts((10 * frame).round().to_numpy(), None)
     assert np.array_equal(voted.probs, meant.probs)
     scheme = get_method("batch").fit(frame, LABELS)
@@ -542,8 +540,7 @@ def test_numbers_of_the_next_file_are_of_the_kind_of_the_first(
 def test_the_next_file_can_have_decimal_commas_or_arrays_in_their_own_order(
     tmp_path: Path,
 ) -> None:
-    first = csv_of(columns().assign(label=GOLD), tmp_path / "x")
-    known = open_source(first).reading
+    known = open_source(csv_of(columns().assign(label=GOLD), tmp_path / "x")).reading
     commas = csv_of(columns(comma("{:.6f}")), tmp_path / "z", ";")
     np.testing.assert_allclose(open_source(commas, known=known).table.probs, PROBS, atol=1e-5)
     arrays = {"probs": PROBS[::-1, ::-1], "labels": 4 - LABELS[::-1], "classes": CLASSES[::-1]}

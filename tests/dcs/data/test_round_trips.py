@@ -64,8 +64,7 @@ def truths(draw: st.DrawFn) -> Truth:
     size = draw(st.integers(2, min(5, len(words))))
     classes = draw(st.permutations(words))[:size]
     rows = draw(st.sampled_from((3, 4, 12, 40)))
-    seed = draw(st.integers(0, 2**16))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     probs = np.round(rng.dirichlet(np.full(size, 0.7), rows), 6)
     probs[:, 0] += 1 - probs.sum(axis=1)
     probs = np.abs(np.round(probs, 6))
@@ -264,8 +263,7 @@ def agree(truth: Truth, path: Any, told: list[int | None], *, tame: bool = False
     order = [table.classes.index(name) for name in names]
     shares = truth.probs / truth.probs.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(table.probs[:, order], shares, atol=1e-5)
-    found = [order.index(k) if k >= 0 else None for k in table.labels.tolist()]
-    assert found == told
+    assert [order.index(k) if k >= 0 else None for k in table.labels.tolist()] == told
 
 
 CASES = settings(max_examples=30 * settings().max_examples if FUZZ else 100, deadline=None)
@@ -285,18 +283,15 @@ def test_a_column_per_class(truth: Truth, name: str, prefix: str, data: st.DataO
     if len(numbers) == len(truth.classes) and data.draw(st.booleans()):
         told = [None if each is None else float(each) for each in told]
     frame = as_frame(truth, prefix, told)
-    order = data.draw(st.permutations(range(frame.shape[1])))
-    frame = frame.iloc[:, list(order)]
+    frame = frame.iloc[:, data.draw(st.permutations(range(frame.shape[1])))]
     tame = truth.classes[0] in VOCABULARIES[0] and {*truth.classes} <= {*VOCABULARIES[0]}
     tame = tame and prefix != "" and any(k is not None for k in meant)
     tame = tame and [*truth.probs.argmax(axis=1)] != meant and "tsv" not in name
     with tempfile.TemporaryDirectory() as folder:
-        path: Any = Path(folder) / name
-        if name == "frame":
-            path = frame
-        else:
+        path = Path(folder) / name
+        if name in WIDE:
             WIDE[name](frame, path)
-        agree(truth, path, meant, tame=tame)
+        agree(truth, path if name in WIDE else frame, meant, tame=tame)
 
 
 @CASES

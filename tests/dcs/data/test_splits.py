@@ -176,8 +176,7 @@ def test_groupings_are_joined(first: list[int], random: Random) -> None:
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_groups_stay_together_and_keep_the_shares(seed: int, n_classes: int) -> None:
     rng = np.random.default_rng(seed)
-    sizes = rng.choice([1, 1, 1, 1, 2, 3, 6], 400)
-    groups = np.repeat(np.arange(400), sizes)
+    groups = np.repeat(np.arange(400), rng.choice([1, 1, 1, 1, 2, 3, 6], 400))
     labels = rng.integers(n_classes, size=400)[groups]
     parts = stratified_split(labels, {"a": 0.7, "b": 0.3}, seed=seed, groups=groups)
     assert not {*groups[parts["a"]]} & {*groups[parts["b"]]}

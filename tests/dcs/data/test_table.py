@@ -57,8 +57,7 @@ def test_a_small_file_of_very_many_rows(tmp_path: Path) -> None:
 
 @st.composite
 def tables(draw: st.DrawFn) -> ProbabilityTable:
-    letters = st.characters(exclude_categories=["Cs"])
-    name = st.text(letters, min_size=1).filter(str.strip)
+    name = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
     names = draw(st.lists(name, min_size=2, max_size=6, unique=True))
     shape, values = (len(names), len(names)), st.floats(0, 1.7e308, allow_subnormal=True)
     scores = draw(hnp.arrays(np.float64, shape, elements=values))
@@ -157,8 +156,7 @@ CORRUPTIONS: list[tuple[dict[str, Any], list[str]]] = [
 def test_what_is_wrong_is_named(change: dict[str, Any], words: list[str]) -> None:
     good: dict[str, Any] = {"probs": [[1, 0], [0, 1]], "labels": [0, 1], "source": "my\nfile.npz"}
     good |= {"classes": ["no", "yes"], "ids": ["i", "j"], **change}
-    names = ["my\\nfile.npz: ", *words]
-    refuses(TableError, ProbabilityTable.from_arrays, names=names, **good)
+    refuses(TableError, ProbabilityTable.from_arrays, names=["my\\nfile.npz: ", *words], **good)
 
 
 @pytest.mark.parametrize(

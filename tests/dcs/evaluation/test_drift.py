@@ -41,8 +41,7 @@ def test_false_alarms_are_rare_and_changes_are_found() -> None:
 
 def test_the_kind_of_change_is_named() -> None:
     reference = describe_rows(*rows(2000, BASE, seed=0))
-    probs, predictions = rows(2000, BASE, seed=1, temperature=1.2)
-    kinds = compare_rows(reference, probs, predictions).kinds
+    kinds = compare_rows(reference, *rows(2000, BASE, seed=1, temperature=1.2)).kinds
     assert kinds["confidence"] < 0.01 < kinds["predicted shares"]
 
 

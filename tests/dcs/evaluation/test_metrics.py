@@ -40,10 +40,8 @@ def test_metrics_equal_their_definitions(rows: list[tuple[int, int]]) -> None:
 
 def test_bad_indices_are_named() -> None:
     for bad, name in (([0, 3], "labels"), ([0, -1], "predictions")):
-        given = {"labels": [0, 0], "predictions": [0, 0], name: bad}
-        refuses(
-            InvalidInputError, confusion_matrix, n_classes=3, **given, names=[f"{name}: row 1"]
-        )
+        given = {"labels": [0, 0], "predictions": [0, 0], "n_classes": 3, name: bad}
+        refuses(InvalidInputError, confusion_matrix, **given, names=[f"{name}: row 1"])
     refuses(InvalidInputError, confusion_matrix, [0, 0], [0], 3, names=["predictions: "])
 
 

@@ -48,8 +48,7 @@ def test_the_bias_of_the_bootstrap_is_corrected() -> None:
     confusion = np.eye(6, dtype=int) + np.eye(6, k=1, dtype=int)
     intervals = metric_intervals(confusion, resamples=20000)
     drawn = np.random.default_rng(1).multinomial(11, confusion.ravel() / 11, size=5000)
-    tables = drawn.reshape(-1, 6, 6)
-    metrics = [ClassificationMetrics.from_confusion(each) for each in tables]
+    metrics = [ClassificationMetrics.from_confusion(each) for each in drawn.reshape(-1, 6, 6)]
     for name in ("accuracy", "macro_f1"):
         found, scores = intervals.metrics[name], np.array([getattr(m, name) for m in metrics])
         below = np.mean(scores < found.estimate) + np.mean(scores == found.estimate) / 2
@@ -90,6 +89,14 @@ def test_no_interval_holds_more_cobias_than_there_can_be(n_classes: int) -> None
     confusion[np.arange(n_classes), (np.arange(n_classes) | 1) % n_classes] = 3
     found = metric_intervals(confusion).metrics["cobias"]
     assert found.high == pytest.approx(found.estimate)
+
+
+def test_right_and_wrong_predictions_have_the_same_cobias() -> None:
+    confusion = np.array([[90, 10], [35, 25]])
+    right, wrong = (
+        metric_intervals(each).metrics["cobias"] for each in (confusion, confusion[:, ::-1])
+    )
+    assert (right.low, right.high) == pytest.approx((wrong.low, wrong.high))
 
 
 def test_rows_that_are_there_twice_count_once() -> None:
@@ -189,8 +196,7 @@ def test_the_statistic_is_the_score_at_the_most_likely_losses(gained: int, lost:
 
     p = minimize_scalar(unlikely, bounds=(margin, 0.51), options={"xatol": 1e-10}).x
     expected = (gained - lost + n * margin) / np.sqrt(n * (2.0 * p - margin - margin**2))
-    found = NonInferiority(gained, lost, n, margin).statistic
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert NonInferiority(gained, lost, n, margin).statistic == pytest.approx(expected, rel=1e-4)
 
 
 def test_power_grows_with_rows_and_is_told_in_advance() -> None:

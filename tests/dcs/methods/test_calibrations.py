@@ -17,7 +17,6 @@ from dcs.methods.calibrations import (
     batch_calibration,
     prior_reweighting,
 )
-from dcs.schemes.calibration import Calibration
 from tests.dcs.biased import biased_table
 
 _PROBS, _LABELS = biased_table(400, 4)
@@ -25,10 +24,6 @@ _PROBS, _LABELS = biased_table(400, 4)
 _PROBS = np.maximum(_PROBS, 0.001)
 _PROBS /= _PROBS.sum(axis=1, keepdims=True)
 _MAPS = [each for each in CALIBRATIONS.values() if isinstance(each, LinearMap)]
-
-
-def _fit(kind: LinearMap, ridge: float, anchor: float = 1.0) -> Calibration:
-    return kind.fit(_PROBS, _LABELS, ridge=ridge, anchor=anchor)
 
 
 def test_offsets_multiply() -> None:
@@ -45,9 +40,8 @@ def test_offsets_multiply() -> None:
 @pytest.mark.parametrize("kind", [each for each in _MAPS if each is not DROPS], ids=str)
 def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
     batch = batch_calibration(_PROBS).apply(_PROBS)
-    far = [
-        np.abs(_fit(kind, ridge).apply(_PROBS) - batch).mean() for ridge in (1e9, 1e4, 100.0, 1.0)
-    ]
+    fits = [kind.fit(_PROBS, _LABELS, ridge=ridge, anchor=1.0) for ridge in (1e9, 1e4, 100.0, 1.0)]
+    far = [np.abs(fit.apply(_PROBS) - batch).mean() for fit in fits]
     assert far == sorted(far)
     # The steps on the surrogate have a smaller penalty.
     assert far[0] < 1e-3 < 0.01 < far[-1]
@@ -80,7 +74,7 @@ def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
 def test_the_order_of_rows_and_classes_does_not_matter(kind: LinearMap) -> None:
     rng = np.random.default_rng(0)
     rows, turn = rng.permutation(_LABELS.size), rng.permutation(4)
-    found = _fit(kind, 10.0)
+    found = kind.fit(_PROBS, _LABELS, ridge=10.0, anchor=1.0)
     again = kind.fit(_PROBS[rows], _LABELS[rows], ridge=10.0, anchor=1.0)
     np.testing.assert_allclose(again.apply(_PROBS), found.apply(_PROBS), atol=0.02)
     turned = kind.fit(_PROBS[:, turn], np.argsort(turn)[_LABELS], ridge=10.0, anchor=1.0)

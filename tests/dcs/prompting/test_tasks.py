@@ -108,7 +108,6 @@ class TestPrompt:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]
         asked += [(COINS, dataclasses.replace(SHOWN, examples=SHOWN.examples[::-1]))]
         for change in ({"separator": "\n---\n"}, {"template": "{text}\nSide:"}):
-            file = FILE.model_copy(update=change)
-            asked += [(dataclasses.replace(COINS, file=file), SHOWN)]
+            asked += [(dataclasses.replace(COINS, file=FILE.model_copy(update=change)), SHOWN)]
         assert len({prompt_hash(task, shown) for task, shown in asked}) == 5
         assert prompt_hash(COINS, SHOWN) == prompt_hash(dataclasses.replace(COINS), SHOWN)

@@ -74,5 +74,4 @@ def test_fewer_memberships_are_nested_from_coarse_to_fine() -> None:
         previous = set(some)
     assert DONT_CHANGE in CorrectionSet.dcs().limited(1).corrections
     for count, sloped in ((2, 0), (5, 3), (10, 8), (19, 17)):
-        whole = {*full.corrections[:sloped], *full.corrections[17:]}
-        assert set(full.limited(count)) == whole
+        assert {*full.limited(count)} == {*full.corrections[:sloped], *full.corrections[17:]}

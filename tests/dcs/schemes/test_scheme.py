@@ -30,8 +30,7 @@ def test_apply_predict_and_round_trip(choice: list[int], seed: int) -> None:
     probs = np.random.default_rng(seed).dirichlet([0.3] * 3, size=40)
     scheme = CorrectionScheme(("a", "b", "c"), tuple(_SET[k] for k in choice), {"seed": seed})
     raw = scheme.correct(probs)
-    applied = scheme.apply(probs)
-    np.testing.assert_allclose(applied.sum(axis=1), 1.0)
+    np.testing.assert_allclose(scheme.apply(probs).sum(axis=1), 1.0)
     assert np.array_equal(raw.argmax(axis=1), scheme.predict(probs))
     columns = np.stack([_SET[k](probs[:, j]) for j, k in enumerate(choice)], axis=1)
     zero = columns.max(axis=1) == 0
@@ -98,11 +97,6 @@ def test_a_scheme_knows_the_rows_it_was_fitted_on() -> None:
         assert CorrectionScheme(table.classes, weights, noted).share_fitted(table) == 0.0
 
 
-def _good() -> dict[str, Any]:
-    corrections = (Weight(0.5), DONT_CHANGE)
-    return CorrectionScheme(("a", "b"), corrections, {"seed": 1}, _CALIBRATION).to_dict()
-
-
 def test_version_1_files_load() -> None:
     entries = [
         {"class": "x", "kind": "weight", "value": 0.5},
@@ -136,8 +130,10 @@ def test_version_1_files_load() -> None:
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    corrections = (Weight(0.5), DONT_CHANGE)
+    good = CorrectionScheme(("a", "b"), corrections, {"seed": 1}, _CALIBRATION).to_dict()
     path = tmp_path / "bad.json"
-    path.write_text(json.dumps(_good() | change))
+    path.write_text(json.dumps(good | change))
     refuses(SchemeError, CorrectionScheme.load, path, names=[path, key])
 
 

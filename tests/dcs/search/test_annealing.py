@@ -178,8 +178,7 @@ def test_default_reaches_the_proven_optimum(name: str, n_classes: int) -> None:
     problem = coarse_problem(150, n_classes, seed=5, decimals=3)
     corrections = SETS[name] if n_classes == 2 else CorrectionSet(SETS[name].corrections[-9:])
     found = anneal(*problem, corrections=corrections, objective=_OBJECTIVE, seed=1)
-    proven = least(*problem, corrections, _OBJECTIVE)
-    assert found.z == pytest.approx(proven, rel=0, abs=1e-9)
+    assert found.z == pytest.approx(least(*problem, corrections, _OBJECTIVE), rel=0, abs=1e-9)
     unchanged = [corrections.identity] * n_classes
     assert found.initial_z == judge(*problem, corrections, _OBJECTIVE, unchanged)
 
@@ -205,8 +204,7 @@ def test_same_seed_same_result_whatever_the_threads() -> None:
 
     alone = [search(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(search, range(4)))
-    assert all(_same(a, b) for a, b in zip(alone, together, strict=True))
+        assert all(_same(a, b) for a, b in zip(alone, pool.map(search, range(4)), strict=True))
     assert len({r.evaluations for r in alone}) > 1
 
 

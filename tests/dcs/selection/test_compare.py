@@ -138,8 +138,7 @@ def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> No
     assert max(np.diff(changed)) < 150
     front = [p for p in found.points if p.path is None and p is not found.plain]
     most = pareto_front(front)[-1].change.changed
-    between = [p for p in front if p.change.changed < most]
-    assert all(p.score > found.plain.score for p in between)
+    assert all(p.score > found.plain.score for p in front if p.change.changed < most)
 
 
 def test_missing_class_warns_and_default_fits_two_rows() -> None:

@@ -61,8 +61,7 @@ def test_rows_and_classes_in_any_order_are_matched() -> None:
 def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
     first, second = _tables(60, 0, 1).values()
     some = {"x": labelled(first, np.arange(60) < 30), "y": labelled(second, np.arange(60) >= 20)}
-    found = TableEnsemble.matched(some)
-    assert np.array_equal(found.labels, first.labels)
+    assert np.array_equal(TableEnsemble.matched(some).labels, first.labels)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +100,14 @@ def test_copies_of_a_table_are_the_table() -> None:
     alone = fit_stack(table.probs[None], table.labels, ridge=1e-3)
     stack = fit_stack(copies, table.labels, ridge=1e-3)
     np.testing.assert_allclose(stack.apply(copies), alone.apply(table.probs), atol=1e-3)
+
+
+def test_a_stack_weighs_classes_equally() -> None:
+    found = TableEnsemble.matched(_tables(400, 0, 1))
+    labels, probs = found.labels, found.probs
+    more = np.concatenate([np.arange(400), *[np.flatnonzero(labels == 0)] * 3])
+    alone, same = (fit_stack(probs[:, r], labels[r], ridge=1e-3) for r in (np.arange(400), more))
+    np.testing.assert_allclose(same.matrix, alone.matrix, atol=1e-2)
 
 
 def test_what_the_rows_show_best_is_chosen() -> None:

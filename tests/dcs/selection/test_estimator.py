@@ -101,13 +101,17 @@ def test_names_that_contradict_the_classes_are_refused() -> None:
 @pytest.mark.parametrize("names", [[0, 1, 2], [1, 2, 3], ["a", "b", "c"]])
 def test_columns_in_another_order_than_fitted_are_refused(names: list[Any]) -> None:
     frame = pd.DataFrame(_PROBS, columns=names)
-    model = _quick().fit(frame, np.array(names)[_LABELS])
-    plain = _quick().fit(_PROBS, np.array(names)[_LABELS])
-    for fitted in (model, plain):
+    for rows in (frame, _PROBS):
+        fitted = _quick().fit(rows, np.array(names)[_LABELS])
         with pytest.raises(ValueError, match="order"):
             fitted.predict(frame.iloc[:, [2, 0, 1]])
     turned = CorrectionScheme.identity(["2", "0", "1"])
     refuses(InvalidInputError, turned.apply, pd.DataFrame(_PROBS), names=["another order"])
+
+
+def test_two_labels_are_enough_for_a_fit() -> None:
+    labels = np.where(np.arange(300) < 2, np.arange(300), -1)
+    assert _quick(labels=[0, 1]).fit(_PROBS[:, :2], labels).result_ is not None
 
 
 def test_column_of_a_class_without_rows() -> None:

@@ -79,8 +79,7 @@ def test_a_mean_of_settings_is_judged_and_shipped_as_such() -> None:
 def test_memberships_are_searched_again_on_all_rows(corrections: str) -> None:
     probs, labels = biased_table(200, 3)
     fitting = Fitting(probs, labels, 3, seed=0)
-    setting = Hyperparameters(calibration="none", corrections=corrections)  # type: ignore[arg-type]
-    (fit,) = fitting.judge([setting])
+    (fit,) = fitting.judge([Hyperparameters(calibration="none", corrections=corrections)])  # type: ignore[arg-type]
     whole = fitting.whole(fit)
     assert whole.provenance["rows"] == 200
     assert {scheme.provenance["rows"] for scheme in fit.schemes} <= {133, 134}
@@ -130,12 +129,9 @@ def test_what_a_search_cancels_is_added_again() -> None:
 
 
 def test_noise_is_what_equal_classes_show() -> None:
-    rng = np.random.default_rng(0)
     rates, counts = 0.8, np.array([40, 90, 15, 60])
-    shown = []
-    for _ in range(3000):
-        drawn = rng.binomial(counts, rates) / counts
-        shown.append(np.abs(drawn[:, None] - drawn)[np.triu_indices(4, 1)].mean())
+    drawn = np.random.default_rng(0).binomial(counts, rates, (3000, 4)) / counts
+    shown = [np.abs(row[:, None] - row)[np.triu_indices(4, 1)].mean() for row in drawn]
     metrics = ClassificationMetrics(rates, 0.0, rates, (rates,) * 4, int(counts.sum()))
     assert cobias_noise(metrics, counts) == pytest.approx(np.mean(shown), rel=0.05)
     perfect = ClassificationMetrics(1.0, 0.0, 1.0, (1.0, 1.0, math.nan), 8)
@@ -156,12 +152,10 @@ def test_development_rows_take_part_in_no_fit() -> None:
 
 def test_copies_stay_in_one_fold_and_count_once() -> None:
     probs, labels = biased_table(200, 3)
-    twice = [np.concatenate([each, each]) for each in (probs, labels)]
-    fitting = Fitting(*twice, 5, seed=0)
+    fitting = Fitting(np.tile(probs, (2, 1)), np.tile(labels, 2), 5, seed=0)
     assert np.array_equal(fitting.rows.place[:200], fitting.rows.place[200:])
-    single = Fitting(probs, labels, 5, seed=0)
     before, after = probs.argmax(axis=1), np.roll(probs.argmax(axis=1), 1)
-    one = single.change(before, after)
+    one = Fitting(probs, labels, 5, seed=0).change(before, after)
     two = fitting.change(np.tile(before, 2), np.tile(after, 2))
     assert (one.effect, two.effect) == (1.0, 2.0)
     assert two.accuracy_error == pytest.approx(one.accuracy_error, rel=0.2)

@@ -63,8 +63,7 @@ _FEW = SelectionSettings(betas=(0.3,), folds=3)
 
 def test_minus_one_is_no_label() -> None:
     names = np.array([3, 5, 7, 9, -1])
-    y = names[_with(80)]
-    model = DCSClassifier(settings=_FEW).fit(_PROBS, y)
+    model = DCSClassifier(settings=_FEW).fit(_PROBS, names[_with(80)])
     assert model.classes_.tolist() == [3, 5, 7, 9]
     assert set(model.predict(_PROBS)) <= {3, 5, 7, 9}
     unlabelled = DCSClassifier(labels=[3, 5, 7, 9]).fit(_PROBS, np.full(900, -1))

@@ -39,8 +39,7 @@ def _estimate(*cells: CellRecord) -> dict[Any, Any]:
 
 
 def test_a_row_per_cell_and_class() -> None:
-    records = [make_cell(1), make_cell(0), failed_cell(2)]
-    found = Cells.of(records)
+    found = Cells.of([make_cell(1), make_cell(0), failed_cell(2)])
     frame = found.frame
     assert list(frame["key"]) == ["cell0000", "cell0001"]
     assert frame["test/accuracy"].tolist() == pytest.approx([0.5, 0.51])

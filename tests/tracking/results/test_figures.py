@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from dcs_tracking.results import figures
 from dcs_tracking.results.cells import Cells
@@ -18,10 +16,6 @@ from tests.tracking.cells import SCHEME, failed_cell, make_cell, paper_cells
 
 def _titles(figure: Figure) -> list[str]:
     return [axes.get_title(loc="left") for axes in figure.axes]
-
-
-def _said(labels: Iterable[Text]) -> list[str]:
-    return [label.get_text() for label in labels]
 
 
 def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> None:
@@ -34,7 +28,7 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     (title,) = _titles(figures.class_accuracy_figure(coarse))
     assert title.startswith("topics, coarse (")
     (axes,) = figures.class_accuracy_figure(Cells.of([make_cell(0)])).axes
-    assert _said(axes.get_yticklabels()) == ["Sports"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Sports"]
 
 
 def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,6 +74,5 @@ def test_figures_are_png_and_svg_that_say_their_values_and_always_the_same() -> 
     assert again == png
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") > 400, "too small for print"
-    root = ET.fromstring(svg)
-    texts = {text.strip() for text in root.itertext()}
+    texts = {text.strip() for text in ET.fromstring(svg).itertext()}
     assert {"uncorrected", "DCS", "Pareto front", "N"} <= texts, "text is drawn as outlines"

@@ -34,11 +34,6 @@ def report(records: list[CellRecord]) -> str:
     return _render(records, "<paper> & more")
 
 
-def _said(page: str) -> str:
-    """Return the text of a page."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
-
-
 def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
     others = re.findall(r'<(?!a\b)[^>]*\s(?:src|href)="([^"]*)"', report)
     assert others and all(to.startswith("data:") for to in others)
@@ -50,13 +45,14 @@ def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:
 
 
 def test_the_page_tells_every_part(report: str) -> None:
+    said = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", report)).split())
     for text in (
         "<paper> & more",
         "Ablation by objective",
         "World : only probabilities from 0 to 0.5 count, most of all near 0.25",
         'ValueError: <img src="https://host/x"> & worse',
     ):
-        assert text in _said(report)
+        assert text in said
     links = {*re.findall(r'href="(http[^"]*/#/runs/[^"]*)"', report)}
     assert len(links) == 2 + 1, "schemes, failure"
     assert report.count('<img src="data:image/svg+xml;base64,') == 2
@@ -81,8 +77,7 @@ def test_the_best_scheme_of_all_methods_is_shown() -> None:
 
 def test_a_sweep_may_have_no_search_and_must_have_a_finished_cell() -> None:
     (cell,) = paper_cells(tasks=("trec",), methods=("icl",), seeds=(0,))
-    page = _render([replace(cell, trials=())])
-    assert "This sweep has no searched schemes." in page
+    assert "This sweep has no searched schemes." in _render([replace(cell, trials=())])
     for error, reason in (("Traceback ...\nValueError: bad", "ValueError: bad"), ("", "no trace")):
         with pytest.raises(InvalidInputError, match=f"demo.*seed 1 failed with: {reason}"):
             _render([failed_cell(1, error)])

@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 
 from dcs_tracking.results import sweep_tables as tables
 from dcs_tracking.results.cells import Cells
-from dcs_tracking.results.sweep_tables import ResultTable
 from dcs_tracking.schema import safe_name, task_metric
 from tests.tracking.cells import failed_cell, make_cell, paper_cells
-
-
-def _line(table: ResultTable, **where: str) -> dict[str, str]:
-    rows: list[dict[str, str]] = table.text.to_dict("records")  # type: ignore[assignment]
-    (found,) = [row for row in rows if where.items() <= row.items()]
-    return found
 
 
 def test_sweeps_are_compared_in_settings_that_both_have() -> None:
@@ -61,7 +54,8 @@ def test_an_average_is_over_the_tasks_that_all_rows_have() -> None:
     cells = paper_cells(tasks=("agnews", "trec", "ddi", "pubmedqa"))
     cells += paper_cells(tasks=("agnews",), methods=("dnip",))
     table = tables.main_results(Cells.of(cells))
-    ours, less = (_line(table, method=name) for name in ("DCS", "DNIP"))
+    lines = table.text.set_index("method")
+    ours, less = lines.loc["DCS"], lines.loc["DNIP"]
     assert (ours["Acc all"], less["Acc all"]) == ("80.0", "")
     assert ours["Acc agnews"] == less["Acc agnews"] == "80.0 ± 10.0"
     assert "Mean ± standard deviation over seeds." in table.about
@@ -78,8 +72,7 @@ def test_means_of_different_cells_are_named() -> None:
 
 
 def test_tasks_may_be_called_as_their_average() -> None:
-    names = ("all", "average", "trec")
-    table = tables.main_results(Cells.of(paper_cells(tasks=names)))
+    table = tables.main_results(Cells.of(paper_cells(tasks=("all", "average", "trec"))))
     assert len({*table.columns}) == len(table.columns) == 3 + 2 * 4
     assert table.frame["task"].nunique() == 4
     assert table.contents()
@@ -97,8 +90,7 @@ def test_main_results_are_of_one_setting_and_every_other_has_a_table() -> None:
     assert [row[2:4] for row in table.rows] == [("DCS", "100"), ("DCS", "full")]
     assert table.frame["optimization_size"].tolist() == [100, None]
     for trials in (24, 50):
-        tuner = {"trials": trials}
-        cells += paper_cells(tasks=("trec",), optimization_size=100, tuner=tuner)
+        cells += paper_cells(tasks=("trec",), optimization_size=100, tuner={"trials": trials})
     same, other = tables.ablation_tables(Cells.of(cells))
     assert same.name == table.name
     # It varies only where the size is not the main one.
@@ -153,8 +145,7 @@ def test_the_best_is_bold_in_latex() -> None:
         for method, better in (("icl", 0.0), ("dnip", 0.05), ("dcs", -0.05))
         for cell in paper_cells(tasks=("agnews", "trec"), methods=(method,))
     ]
-    made = tables.all_tables(Cells.of(cells))
-    lines = made[0].to_latex().splitlines()
+    lines = tables.all_tables(Cells.of(cells))[0].to_latex().splitlines()
     (line,) = [line for line in lines if "& DNIP &" in line]
     assert [cell.strip() for cell in line.split("&")][3:] == [
         *(r"\textbf{85.0}", r"\textbf{85.0 $\pm$ 10.0}", r"\textbf{85.0 $\pm$ 10.0}"),

@@ -96,9 +96,8 @@ def test_a_cell_goes_by_its_key_run_id_or_name(several: Path) -> None:
 
 
 def test_cells_are_sorted_by_numbers_where_a_column_has_them() -> None:
-    sizes = ["16", "full", "8"]
-    accuracies = [0.5, 0.6, 0.7]
-    cells = pd.DataFrame({"seed": ["9", "10", "1"], "test/accuracy": accuracies, "size": sizes})
+    cells = pd.DataFrame({"seed": ["9", "10", "1"], "size": ["16", "full", "8"]})
+    cells["test/accuracy"] = [0.5, 0.6, 0.7]
     for column, order in (("seed", "1 9 10"), ("size", "8 16 full")):
         assert queries.best_first(cells, column)[column].tolist() == order.split()
     assert queries.best_first(cells, "test/accuracy")["seed"].tolist() == ["1", "10", "9"]

@@ -83,15 +83,13 @@ def test_a_crash_at_any_call_leaves_one_whole_run_after_the_replay(client: Mlflo
     for call in range(1, 40):
         changed = make_cell(1, trials=2, scheme=None, metrics={"test/accuracy": call / 100})
         try:
-            failing = _failing(client, ("after", "before")[call % 2], call)
-            _sweep(failing).write_cell(changed)
+            _sweep(_failing(client, ("after", "before")[call % 2], call)).write_cell(changed)
         except Crash:
             crashes += 1
         again = _sweep(client)
         run_id = again.write_cell(changed)
         assert content() == (1, {changed.key: "FINISHED"}, {changed.key: 2})
-        run = client.get_run(run_id)
-        assert run.data.metrics["test/accuracy"] == call / 100
+        assert client.get_run(run_id).data.metrics["test/accuracy"] == call / 100
         assert again.write_cell(changed) == run_id
         if crashes < call:
             break
@@ -131,9 +129,8 @@ def test_many_cells_are_shown_by_their_means(
     """MLflow loads a hundred runs, and would group those with the least COBias."""
     monkeypatch.setattr(views, "MAX_RUNS", 2)
     sweep = _sweep(client, SWEEP.model_copy(update={"varies": ("task",)}))
-    who = {"model": "m", "seed": 0}
     cells = [
-        make_cell(number, identity={**who, "task": task, "method": method})
+        make_cell(number, identity={"model": "m", "seed": 0, "task": task, "method": method})
         for number, (task, method) in enumerate([("a", "icl"), ("a", "dcs"), ("b", "dcs")])
     ]
     for _ in range(2):

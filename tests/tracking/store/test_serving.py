@@ -55,13 +55,11 @@ def test_many_classes_excuse_no_sum(total: float, tmp_path: Path) -> None:
 def test_an_altered_artifact_is_not_registered(output: Path, uri: str) -> None:
     recorded(output, 1)
     cell = find_cell(output, "cell0001")
-    client = mlflow.MlflowClient()
-    (model,) = client.search_logged_models([cell.experiment_id])
+    (model,) = mlflow.MlflowClient().search_logged_models([cell.experiment_id])
     for copy in output.rglob("scheme.json"):
         copy.write_text(copy.read_text().replace("0.8", "777"))
     assert model.source_run_id == cell.run_id
-    model_id = log_cell_scheme(uri, cell)
-    loaded = mlflow.pyfunc.load_model(f"models:/{model_id}")
+    loaded = mlflow.pyfunc.load_model(f"models:/{log_cell_scheme(uri, cell)}")
     assert loaded.metadata.run_id == cell.run_id
     served = loaded.unwrap_python_model().scheme
     assert served["corrections"] == SCHEME.to_dict()["corrections"]

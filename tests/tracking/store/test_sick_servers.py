@@ -86,13 +86,11 @@ def test_sick_servers_end_nothing_but_the_recording(
 
 def test_no_answer_fills_the_memory() -> None:
     """It comes at once, so that nothing but the limit of its size ends it."""
-    limits = AnswerLimits().get_auth()
     with ill("compresses zeros", after=0) as address, pytest.raises(requests.RequestException):
-        requests.get(address, auth=limits, timeout=60)
+        requests.get(address, auth=AnswerLimits().get_auth(), timeout=60)
 
 
 def test_no_answer_takes_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0.1")
-    limits = AnswerLimits().get_auth()
     with ill("drips its body", after=0) as address, pytest.raises(requests.RequestException):
-        within(30, lambda: requests.get(address, auth=limits, timeout=60))
+        within(30, lambda: requests.get(address, auth=AnswerLimits().get_auth(), timeout=60))

@@ -166,7 +166,6 @@ def test_a_new_knob_or_calibration_keeps_the_keys_of_cells():
 def test_a_new_version_of_a_calibration_changes_the_keys_of_cells_that_use_it(monkeypatch):
     config = _config(methods=("icl", "dnip", "dcs"))
     before = [cell.key for cell in _cells(config)]
-    drops = replace(CALIBRATIONS["drops"], version=2)
-    monkeypatch.setitem(CALIBRATIONS, "drops", drops)
+    monkeypatch.setitem(CALIBRATIONS, "drops", replace(CALIBRATIONS["drops"], version=2))
     after = [cell.key for cell in _cells(config)]
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False]

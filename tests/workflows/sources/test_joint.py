@@ -112,8 +112,7 @@ def test_rows_that_are_not_in_all_tables_are_counted(tmp_path):
     paths = _tables(tmp_path)
     table = ProbabilityTable.read(paths[1])
     table.subset(np.delete(np.arange(table.n_rows), 3)).write(paths[1])
-    members = {path.stem: str(path) for path in paths}
-    (given,) = given_tables(swept(members))
+    (given,) = given_tables(swept({path.stem: str(path) for path in paths}))
     (*_, joint) = given_tables(swept(*map(str, paths), ensemble=["models"]))
     for each in (given, joint):
         lines = [line for line in each.remarks if f"1 of {table.n_rows} rows" in line]

@@ -90,6 +90,7 @@ def test_the_sampler_varies_every_knob_in_many_trials(tuned):
         bounds = len(row.values) == 2 and not isinstance(row.values[0], str)
         assert len(values) > (5 if bounds else len(row.values) - 1), row.name
     standard = [t for t in tuned.trials if _setting_of(t.params).schedule == STANDARD_SCHEDULE]
+    assert {t.params["corrections"] for t in standard} == {"both", "weights"}
     assert len(tuned.trials) - len(standard) >= 0.4 * len(tuned.trials)
 
 
