@@ -19,6 +19,7 @@ from dcs_workflows.config.tuner import TunerSettings
 from dcs_workflows.study import storage
 from dcs_workflows.study.storage import StoredStudy, StudyStorageError
 from dcs_workflows.study.study import SearchSpace, Setup, Tuned, make_sampler, study_scheme
+from tests.dcs.refusals import refuses
 from tests.workflows.conftest import biased_table, toy_cell
 
 SETTINGS = TunerSettings(trials=42, judge={"folds": 3}, space={"weight_scale": [10, 40]})
@@ -189,6 +190,13 @@ def test_a_study_in_use_names_the_lock(stored, monkeypatch):
         pytest.raises(StudyStorageError, match=f"'cell': in use by .* {stored.file};"),
     ):
         _study(_SHORT, stored=stored)
+
+
+def test_a_journal_that_cannot_be_written_is_named_and_no_option(tmp_path):
+    (tmp_path / "file").touch()
+    blocked = StoredStudy("cell", tmp_path / "file" / "cell.journal")
+    said = refuses(StudyStorageError, _study, _SHORT, stored=blocked, names=[blocked.file])
+    assert "optuna_storage" not in said
 
 
 def test_studies_are_collected_for_the_dashboard(tmp_path):

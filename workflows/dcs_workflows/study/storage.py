@@ -148,11 +148,11 @@ class StoredStudy:
         try:
             yield
         except (StorageInternalError, _sql_error(), OSError, ValueError, ImportError) as error:
-            where = self.file if self.address is None else redact(self.address)
-            raise StudyStorageError(
-                f"optuna_storage {where}: {redact(reason(error))}; make sure that it is reachable "
-                "from every node, or remove optuna_storage"
-            ) from None
+            where, advice = str(self.file), "make sure that it can be written and has room"
+            if self.address is not None:
+                where = f"optuna_storage {redact(self.address)}"
+                advice = "make sure that it is reachable from every node, or remove optuna_storage"
+            raise StudyStorageError(f"{where}: {redact(reason(error))}; {advice}") from None
 
 
 @dataclass(frozen=True, slots=True)
