@@ -57,6 +57,22 @@ def test_an_import_ends_before_the_command(stop, tmp_path, monkeypatch):
     assert stop.number == signal.SIGTERM
 
 
+def test_what_discards_exceptions_ends_before_the_command(stop):
+    class Last:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def start_process():
+        once = [signal.SIGTERM]
+        os.register_at_fork(before=lambda: once and os.kill(os.getpid(), once.pop()))
+        subprocess.run("true", preexec_fn=os.getpid)
+
+    for work in (Last, start_process):
+        with pytest.raises(KeyboardInterrupt):
+            work()
+            signal.sigtimedwait([], 10)
+
+
 def test_work_goes_on_when_nobody_reads(tmp_path):
     code = """if 1:
         import pathlib, sys

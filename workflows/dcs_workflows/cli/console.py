@@ -26,8 +26,11 @@ from dcs.errors import DCSError, escaped, redact
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
-#: Interval between attempts to stop a command that is importing modules.
-_IMPORT_SECONDS = 0.05
+#: Interval between attempts to stop a command where an exception would be discarded.
+_AGAIN_SECONDS = 0.05
+
+#: Functions that discard exceptions: finalizers, and what starts a process, with hooks of others.
+_DISCARDING = {"__del__", "_execute_child"}
 
 
 class _Console(Console):
@@ -140,18 +143,18 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGALRM:
             self.number = number
-        if _is_importing(frame):
-            # Some modules discard an exception that interrupts their import, and stay locked for
-            # other threads: try again when the import has ended.
+        if any(map(_discards, walk_stack(frame))):
+            # The command would go on, and other threads wait for a lock: try again later.
             signal.signal(signal.SIGALRM, self._on_signal)
-            signal.setitimer(signal.ITIMER_REAL, _IMPORT_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
             return
         raise KeyboardInterrupt
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    files = (each.f_code.co_filename for each, _ in walk_stack(frame))
-    return any(file.startswith("<frozen importlib") for file in files)
+def _discards(place: tuple[FrameType, int]) -> bool:
+    """Return whether a frame discards exceptions; some modules do while they are imported."""
+    code = place[0].f_code
+    return code.co_filename.startswith("<frozen importlib") or code.co_name in _DISCARDING
 
 
 #: One instance, since signal handlers are per process.
