@@ -8,9 +8,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -212,6 +215,12 @@ class Named:
         count = int(wrong.sum()) - 1
         others = f" (and {count} more)" if count else ""
         raise TableError(f"{place}: {what} is {shown}; {rule}{others}")
+
+
+def redact_output() -> None:
+    """Redact the warnings and tracebacks of this process, and print warnings on one line."""
+    sys.excepthook = lambda *error: sys.stderr.write(redact("".join(format_exception(*error))))
+    warnings.formatwarning = lambda message, *about: f"dcs: warning: {redact(escaped(message))}\n"
 
 
 def escaped(text: object) -> str:

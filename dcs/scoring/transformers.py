@@ -159,7 +159,7 @@ class TransformersScorer(TokenEngine):
         """Return the number of tokens shared by all prompts, and their keys and values."""
         # At least one token of each prompt must remain.
         common = os.path.commonprefix(prompts)[: min(map(len, prompts)) - 1]
-        # Models such as RoBERTa do not count padding tokens, but as part of a prefix.
+        # Models such as RoBERTa give padding tokens no position, except in a cached prefix.
         padding = getattr(self._model.config, "pad_token_id", None)
         shared = common.index(padding) if padding in common else len(common)
         if not shared:

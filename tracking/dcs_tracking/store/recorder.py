@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from subprocess import PIPE, Popen
 from typing import Any
 
-from dcs.errors import ConfigError, DCSError, TrackingError, one_line
+from dcs.errors import ConfigError, DCSError, TrackingError, one_line, redact_output
 from dcs.io import validated
 from dcs_tracking.archive import Archive, Sweep
 from dcs_tracking.environment import import_folders
@@ -298,11 +298,12 @@ class Recorder:
         """Let another process record the sweep; if it has died, this one does."""
         self._save_status(status)
         self._lock.release()
-        sweep = self._sweep.model_dump_json(exclude={"tracking_uri"})
+        sweep = self._sweep.model_dump(mode="json", exclude={"tracking_uri"})
         try:
             with suppress(OSError), process, ExitStack() as stack:
                 stack.callback(process.kill)
-                print(sweep, file=process.stdin, flush=True)
+                # In ASCII, so that the locale does not matter.
+                print(json.dumps(sweep), file=process.stdin, flush=True)
                 if answer := process.stdout.readline():
                     self._report = RecorderReport(**json.loads(answer))
         finally:
@@ -541,6 +542,7 @@ def main() -> None:
     """Load MLflow and create its store, then record the sweep that standard input describes."""
     from matplotlib import figure  # noqa: F401
 
+    redact_output()
     answer, sys.stdout = sys.stdout, sys.stderr  # Libraries may print.
     store = json.loads(sys.stdin.readline())
     with suppress(TrackingError):  # The recorder says it.

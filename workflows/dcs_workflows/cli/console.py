@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import ENOSPC
 from functools import partial
-from traceback import extract_tb, format_exception, walk_stack
+from traceback import extract_tb, walk_stack
 from types import FrameType
 from typing import Any, cast
 
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dcs.errors import DCSError, escaped, redact
+from dcs.errors import DCSError, escaped, redact, redact_output
 
 #: Width for files and pipes, in which no table is wrapped.
 _PIPE_WIDTH = 1000
@@ -197,5 +196,4 @@ def prepare_output() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if callable(reconfigure):
             reconfigure(errors="backslashreplace")
-    sys.excepthook = lambda *error: sys.stderr.write(redact("".join(format_exception(*error))))
-    warnings.formatwarning = lambda message, *about: f"dcs: warning: {redact(escaped(message))}\n"
+    redact_output()
