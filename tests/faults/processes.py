@@ -42,6 +42,11 @@ def title(pid: int) -> str:
     return ""
 
 
+def is_recording(pid: int) -> bool:
+    """Return whether a driver has begun: it holds the lock on its sweep."""
+    return any(file.path.endswith(".lock") for file in psutil.Process(pid).open_files())
+
+
 def find_workers(root: int, name: str) -> list[int]:
     """Return the Ray workers below `root` that are doing `name` just now."""
     return [pid for pid in descendants(root) if title(pid).startswith(f"ray::{name}")]

@@ -28,7 +28,7 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference
 from dcs_tracking import Archive, CellRecord
-from dcs_workflows.cli import app
+from dcs_workflows.cli.app import app
 from tests.dcs.biased import labelled
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, refused, run_dcs
 

@@ -57,6 +57,19 @@ def test_an_import_ends_before_the_command(stop, tmp_path, monkeypatch):
     assert stop.number == signal.SIGTERM
 
 
+def test_an_interrupt_while_the_commands_are_imported_is_not_lost():
+    """Python itself would discard it in a finalizer, and the command would run."""
+    code = (
+        "import os, signal, sys\nfrom dcs_workflows.cli import main\n"
+        "class Last:\n    __del__ = lambda self: os.kill(os.getpid(), signal.SIGINT)\n"
+        "class Finder:\n    find_spec = staticmethod(lambda *more: (Last(), None)[1])\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Finder)\nmain()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGINT, b"")
+
+
 def test_what_discards_exceptions_ends_before_the_command(stop):
     class Last:
         def __del__(self):
