@@ -187,7 +187,7 @@ def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
     archive.write(make_cell(9))
     index = (tmp_path / "cells.parquet").read_bytes()
     flipped = [index[:k] + bytes([index[k] ^ 1]) + index[k + 1 :] for k in range(0, len(index), 9)]
-    for kept in (index, b"PAR1", index[: len(index) // 2], *flipped):
+    for kept in (b"PAR1", index[: len(index) // 2], *flipped, index):
         (tmp_path / "cells.parquet").write_bytes(kept)
         now = Archive(tmp_path)
         summaries = now.load(summaries=True)
@@ -195,3 +195,6 @@ def test_the_index_of_records_gives_what_they_give(tmp_path: Path) -> None:
         assert summaries["cell0000"].params == {"beta": 0.25}
         digests = {key: record.digest for key, record in now.load().items()}
         assert {key: now.digest(key) for key in digests} == digests
+    assert now.with_scheme(summaries["cell0009"]) == make_cell(9)
+    Archive(tmp_path).index()
+    assert Archive(tmp_path).load(summaries=True) == summaries

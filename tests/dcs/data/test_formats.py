@@ -217,11 +217,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
         ("t.csv", "label;a;b\na;1,500;2,000\n", "decimal=, or --read decimal=."),
         ("t.csv", "label;a;b\na;1.500,5;2,5\nb;1,5;2,5\n", "row 0"),
         ("t.tsv", 'label\ta\tb\tx\na\t.1\t.9\t"one\nb\t.8\t.2\t"two\n', [[0.1, 0.9], [0.8, 0.2]]),
-        (
-            "t.tsv",
-            'label\ta\tb\tx\na\t.1\t.9\t"1\nb\t.8\t.2\t2"\n',
-            "quoting=double or quoting=none",
-        ),
+        ("t.tsv", 'label\ta\tb\tx\na\t.1\t.9\t"1\nb\t.8\t.2\t2"\n', "quoting=double or =none"),
         ("t.csv", "label,a,b\na,.1,.9,\nb,.8,.2\n", "line 2: 4 fields, the first line has 3"),
         ("t.csv", "label,a,b\na,,.9\nb,.8,.2\n", "row 0, a is empty"),
         ("t.csv", "label,a,a\n0,1,0\n", "not unique"),

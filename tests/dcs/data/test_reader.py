@@ -102,10 +102,11 @@ WAYS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_table_written_differently(way: str, tmp_path: Path) -> None:
+def test_one_table_written_differently(way: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
     frame, others, tolerance, *mark = WAYS[way]
     before = pd.DataFrame({**others, "text": TEXTS})
-    path = csv_of(pd.concat([before, frame], axis=1), tmp_path / "rows", *mark)
+    path = csv_of(pd.concat([before, frame], axis=1), Path("(1) rows"), *mark)
     found = open_source(path)
     table = found.table
     order = [table.classes.index(name) for name in CLASSES]
@@ -618,11 +619,13 @@ def test_shared_ids_are_refused_unless_they_number_the_rows(
 
 
 def test_test_rows_that_are_fitted_are_known_by_their_probabilities(tmp_path: Path) -> None:
-    frame = columns().assign(label=GOLD)
+    # Names are no texts.
+    told = {"label": GOLD, "team": [f"team {k:x}" for k in range(120)]}
+    frame = columns().assign(**told)
     parts = [csv_of(rows, tmp_path / name) for name, rows in (("x", frame), ("y", frame[90:]))]
     refuses(TableError, open_sources, parts[0], test=parts[1], names=["30 of 30 rows", "y.csv"])
     # One row in a hundred is chance.
-    other = columns(np.random.default_rng(0).dirichlet(np.ones(5), 120)).assign(label=GOLD)
+    other = columns(np.random.default_rng(0).dirichlet(np.ones(5), 120)).assign(**told)
     mixed = [csv_of(pd.concat([frame[:k], other[k:]]), tmp_path / f"z{k}") for k in (1, 2)]
     assert open_sources(parts[0], test=mixed[0])
     refuses(TableError, open_sources, parts[0], test=mixed[1], names=["2 of 120 rows"])

@@ -149,6 +149,7 @@ CORRUPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"classes": ["a"]}, ["'a'", "2"]),
     ({"ids": ["k", "k"]}, ["rows 0 and 1", "'k'"]),
     ({"ids": [None, "k"]}, ["row 0", "None"]),
+    ({"groups": [0, 1, 1]}, ["groups", "2 rows"]),
 ]
 
 

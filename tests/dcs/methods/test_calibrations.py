@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.methods.calibrations import (
     CALIBRATIONS,
     DROPS,
@@ -47,27 +49,44 @@ def test_maps_run_from_batch_calibration_to_a_fit(kind: LinearMap) -> None:
     assert far[0] < 1e-3 < 0.01 < far[-1]
 
 
-def test_the_surrogate_gains_accuracy_minus_cobias_on_its_start() -> None:
-    kept = [np.flatnonzero(np.equal(_LABELS, j))[: 100 // 2**j] for j in range(4)]
-    rows = np.sort(np.concatenate(kept))
-
-    def score(kind: LinearMap) -> float:
-        fitted = kind.fit(_PROBS[rows], _LABELS[rows], ridge=10.0, anchor=1.0)
-        predicted = fitted.apply(_PROBS[rows]).argmax(axis=1)
-        found = ClassificationMetrics.from_predictions(_LABELS[rows], predicted, 4)
-        return found.accuracy - found.cobias
-
-    assert score(SURROGATE) > score(CALIBRATIONS["products"]) + 0.1
-
-
-def test_without_a_penalty_it_is_balanced_logistic_regression() -> None:
-    thorough = replace(CALIBRATIONS["linear"], steps=500, most_rows=None)
-    found = thorough.fit(_PROBS, _LABELS, ridge=1e-6, anchor=0.0)
+@pytest.mark.parametrize(("name", "degree"), [("linear", 1), ("products", 2)])
+def test_it_is_balanced_logistic_regression_with_a_ridge_in_rows(name: str, degree: int) -> None:
+    thorough = replace(CALIBRATIONS[name], steps=500, most_rows=None)
+    known = np.arange(400) % 4 > 0
+    found = thorough.fit(_PROBS, np.where(known, _LABELS, -1), ridge=5.0, anchor=0.0)
     logs = np.log(_PROBS)
-    logs -= logs.mean(axis=1, keepdims=True)
-    regression = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-8, max_iter=5000)
-    expected = regression.fit(logs, _LABELS).predict_proba(logs)
-    np.testing.assert_allclose(found.apply(_PROBS), expected, atol=2e-3)
+    terms = PolynomialFeatures(degree, include_bias=False)
+    features = StandardScaler().fit_transform(terms.fit_transform(logs - logs.mean(1)[:, None]))
+    # Offsets have a tenth of the ridge.
+    features = np.column_stack([features, np.full(400, np.sqrt(10.0))])
+    options = {"class_weight": "balanced", "tol": 1e-8, "max_iter": 5000, "fit_intercept": False}
+    regression = LogisticRegression(C=1 / 5.0, **options).fit(features[known], _LABELS[known])
+    np.testing.assert_allclose(found.apply(_PROBS), regression.predict_proba(features), atol=1e-3)
+
+
+def test_the_surrogate_is_smallest_at_its_offsets() -> None:
+    found = replace(SURROGATE, steps=1000).fit(_PROBS, _LABELS, ridge=30.0, anchor=1.0)
+
+    def surrogate(added: NDArray[np.float64]) -> float:
+        right = softmax((found.logits(_PROBS) + added) / 0.25, axis=1)[np.arange(400), _LABELS]
+        rates = np.bincount(_LABELS, right) / np.bincount(_LABELS)
+        gaps = (rates[:, None] - rates)[np.triu_indices(4, 1)]
+        return 1.0 - float(right.mean()) + float(np.sqrt(gaps**2 + 1e-3).mean())
+
+    slopes = [surrogate(step) - surrogate(-step) for step in 0.005 * np.eye(4)]
+    np.testing.assert_allclose(np.array(slopes) / 0.01, 0.0, atol=7e-4)
+
+
+def test_the_worst_class_is_as_well_predicted_as_offsets_can_do() -> None:
+    probs, labels = biased_table(240, 3)
+
+    def worst(logits: NDArray[np.float64]) -> float:
+        right = logits.argmax(axis=1) == labels
+        return float((np.bincount(labels, right) / np.bincount(labels)).min())
+
+    found = DROPS.fit(probs, labels, ridge=2.0, anchor=0.0).logits(probs)
+    steps = np.linspace(-2.0, 2.0, 81)
+    assert worst(found) > max(worst(found + [0.0, a, b]) for a in steps for b in steps) - 0.01
 
 
 @pytest.mark.parametrize("kind", _MAPS, ids=lambda kind: kind.name)

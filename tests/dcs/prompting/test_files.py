@@ -332,12 +332,10 @@ class TestOwnTask:
         ("classes", "labels"),
         [
             (["1", "2"], [0, 1]),
-            (["a", "b", "c"], [-1, 0, 1]),
-            (["a", "b", "c"], [-1, 1]),
+            (["a", "b", "c", "d"], [-1, 0, 2]),
             (["a", "b", "c"], [1, 2]),
             (["a", "b"], [-1, 1]),
             (["a", "b"], ["a", "b", 0, 1]),
-            (["yes", "no"], [0, 1]),
             (["True", "False"], [0, 1]),
             (["positive", "negative"], ["0", "1"]),
             (["2 stars", "1 star", "0 stars"], [0, 1, 2]),
@@ -352,6 +350,11 @@ class TestOwnTask:
         values = [[label] for label in labels[: len(classes)]]
         if len(values) == len(classes) == len(labels):
             assert labels_of(tmp_path, labels, **own, labels=values) == [*range(len(classes))]
+
+    @pytest.mark.parametrize("labels", [[-1, 0, 1], [-1, 1, 3], [0, 1, 2], [2, 3], [1], ["b", ""]])
+    def test_labels_without_doubt(self, tmp_path: Path, labels: list[Any]) -> None:
+        words = {"classes": [*"abcd"], "label_words": ["good", "bad", "fine", "poor"]}
+        assert labels_of(tmp_path, labels, **words) == [{"b": 1, "": -1}.get(k, k) for k in labels]
 
 
 TREC = read_task_file(DESCRIBED["trec"])

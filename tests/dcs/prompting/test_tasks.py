@@ -31,7 +31,7 @@ FILE = TaskFile(
     label_words=("heads", "tails"),
     instruction="Say which side is up.",
     template="Coin: {text}\nSide:",
-    files={"train": "coins.jsonl", "fields": {"text": "text"}, "label": "side"},
+    files={"train": "coins.jsonl", "fields": {"text": "line"}, "label": "side"},
 )
 
 
@@ -102,7 +102,9 @@ class TestPrompt:
     )
     def test_braces_are_written_twice(self, template: str, query: str) -> None:
         task = described_task(FILE.described | {"template": template}, source="coins")
-        assert render_query(task, row_text(task.file, "x")) == query
+        # Fields have their own names, or the keys of the files.
+        for row in ("x", {"line": "x"}, {"text": "x"}, {"line": "x", "text": "y", "n": 1}):
+            assert render_query(task, row_text(task.file, row)) == query
 
     def test_hash_knows_all_but_the_query(self) -> None:
         asked = [(COINS, SHOWN), (get_task("reviews"), SHOWN)]

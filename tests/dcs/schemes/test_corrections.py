@@ -48,8 +48,9 @@ def test_bad_corrections_are_refused(build: Callable[..., object], arguments: An
 
 
 def test_logarithmic_weights() -> None:
-    with pytest.raises(InvalidInputError, match="1000000"):
-        CorrectionSet.logarithmic(count=5, smallest=0.1, largest=2e6)
+    for smallest, largest in ((0.1, 2e6), (0.1, 0.9), (-0.1, 2), (0.0, 2), (1.0, 2), (1.5, 2)):
+        with pytest.raises(InvalidInputError, match="1000000"):
+            CorrectionSet.logarithmic(count=5, smallest=smallest, largest=largest)
     for count, smallest, largest in ((2, 0.5, 1.0), (40, 0.01, 1.0), (30, 0.1, 2.0)):
         some = CorrectionSet.logarithmic(count=count, smallest=smallest, largest=largest)
         values = [c.value for c in some if isinstance(c, Weight)]

@@ -20,7 +20,7 @@ from tests.dcs.refusals import refuses
 
 _SET = CorrectionSet.dcs(weight_scale=5)
 _CALIBRATION = Calibration("vector", ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.5))
-_PROBS, _LABELS = biased_table(400, 4)
+_PROBS, _LABELS = biased_table(400, 3)
 
 
 @given(
@@ -38,13 +38,9 @@ def test_apply_predict_and_round_trip(choice: list[int], seed: int) -> None:
     assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
 
 
-def test_ties_go_to_the_lowest_class() -> None:
-    scheme = CorrectionScheme(("a", "b"), (Weight(0.25), Weight(0.75)))
-    assert scheme.predict([[0.75, 0.25]]).tolist() == [0]
-
-
-def test_a_row_by_itself_is_calibrated_as_among_others() -> None:
-    found = CALIBRATIONS["linear"].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
+@pytest.mark.parametrize("name", ["linear", "products"])
+def test_a_row_by_itself_is_calibrated_as_among_others(name: str) -> None:
+    found = CALIBRATIONS[name].fit(_PROBS, _LABELS, ridge=10.0, anchor=0.0)
     alone = np.concatenate([found.apply(row[None]) for row in _PROBS])
     assert np.array_equal(found.apply(_PROBS), alone)
 

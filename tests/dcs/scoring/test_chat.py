@@ -14,7 +14,7 @@ from dcs.io import content_key
 from dcs.prompting.tasks import select_demonstrations
 from dcs.scoring import load_scorer, resolve_model
 from dcs.scoring.cache import score_settings
-from dcs.scoring.chat import ChatTemplate
+from dcs.scoring.chat import ChatTemplate, Tokenizer
 from dcs.scoring.models import load_tokenizer
 from tests.dcs.refusals import refuses
 from tests.dcs.scoring import test_contract
@@ -157,6 +157,8 @@ class TestScorer:
         names = ["chat template", "run the same command again"]
         refuses(ScoringError, scorers[0].score, "", QUERIES, TASK.label_words, names=names)
 
-    def test_chat_without_a_template(self) -> None:
+    def test_without_a_template(self) -> None:
         names = ["no chat template"]
         refuses(ScoringError, load_scorer, "tiny_lm", device="cpu", prompt="chat", names=names)
+        for text, space in (("Side:", " "), ("Side: ", "")):
+            assert Tokenizer(list, str).render("", [text]) == ([text], space)

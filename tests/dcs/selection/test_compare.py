@@ -133,7 +133,7 @@ def test_the_front_has_small_steps_from_the_uncorrected_probabilities_on() -> No
     found = fit_scheme(probs, labels, settings=_QUICK)
     way = sorted((p for p in found.points if p.path is not None), key=lambda p: p.path or 0.0)
     changed = [0, *(p.change.changed for p in way)]
-    assert len(way) > 10
+    assert len(way) > 10 and 0.0 < way[0].path < way[-1].path < 1.0
     assert changed == sorted(changed)
     assert max(np.diff(changed)) < 150
     front = [p for p in found.points if p.path is None and p is not found.plain]

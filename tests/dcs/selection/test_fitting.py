@@ -98,6 +98,8 @@ def test_the_search_of_a_fold_does_not_use_its_labels() -> None:
     for setting in (Hyperparameters(calibration="drops", corrections="none"), _EQUALISER):
         one, two = (each.rows.fit(setting)[0] for each in (fitting, changed))
         assert one.corrections == two.corrections
+        # Nor do the slopes of its calibration; the offsets of all folds are levelled.
+        assert one.calibration is None or one.calibration.matrix == two.calibration.matrix
 
 
 def test_calibrations_of_folds_have_the_same_mean_logits() -> None:
@@ -203,15 +205,21 @@ def test_the_mixture_is_of_those_that_likelihood_and_score_favour_for_all_classe
     pool += [("linear", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (2.0, 10.0, 50.0)]
     pool += [("surrogate", 25.0, 1.0), ("drops", 2.0, 0.0)]
     pool += [("products", ridge, anchor) for anchor in (0.0, 1.0) for ridge in (25.0, 100.0)]
-    truth, losses, scores = fitting.truth, [], []
-    for each in pool:
-        logits = fitting.logits_of(fitting.rows.calibrations(each))
+    truth, losses, scores, scaled = fitting.truth, [], [], []
 
-        def loss(scale: float, logits: NDArray[np.float64] = logits) -> float:
+    def best(logits: NDArray[np.float64]) -> tuple[float, float]:
+        def loss(scale: float) -> float:
             alike = 1.0 / np.bincount(truth)[truth]
             return log_loss(truth, softmax(scale * logits, axis=1), sample_weight=alike)
 
-        losses.append(minimize_scalar(loss, bounds=(0.02, 20.0), method="bounded").fun)
+        found = minimize_scalar(loss, bounds=(0.02, 20.0), method="bounded")
+        return found.x, found.fun
+
+    for each in pool:
+        logits = fitting.logits_of(fitting.rows.calibrations(each))
+        scale, loss = best(logits)
+        losses.append(loss)
+        scaled.append(scale * logits)
         found = ClassificationMetrics.from_predictions(truth, logits.argmax(axis=1), 3)
         scores.append(found.cobias - found.accuracy)
     fitting.prepare()
@@ -222,3 +230,6 @@ def test_the_mixture_is_of_those_that_likelihood_and_score_favour_for_all_classe
     shares = fitted * shares + (1.0 - fitted) * (np.arange(len(pool)) == 1)
     named = {"{} {:g} {:g}".format(*each): share for each, share in zip(pool, shares, strict=True)}
     assert fitting.pool == pytest.approx({name: share for name, share in named.items() if share})
+    mixture = fitting.logits_of(fitting.rows.calibrations(("mixture", 0.0, 0.0)))
+    expected = np.tensordot(shares, scaled, 1)
+    np.testing.assert_allclose(mixture, best(expected)[0] * expected, atol=0.01)

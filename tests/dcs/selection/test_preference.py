@@ -128,8 +128,10 @@ def test_a_part_of_the_way_is_safe_if_a_longer_one_is() -> None:
     # Without gains, no later step vouches for the earlier ones.
     poor = [_point(0.67, 0.4 - share / 2, 150, path=share) for share in (0.01, 0.05, 0.2, 0.9)]
     assert select([reference, *poor, _PLAIN], Preference()) is _PLAIN
-    # What is more accurate, but not fairer, is not what was asked for.
+    # What is more accurate, but not fairer, or costs more than it removes, was not asked for.
     assert select([_point(0.68, 0.4), _PLAIN], Preference()) is _PLAIN
+    costly = [_point(0.669, 0.3995, 4), _PLAIN]
+    assert costly[0] in proven(costly, Preference()) and select(costly, Preference()) is _PLAIN
     # They are tested at a fifth of the level only.
     unsure = _point(0.67, 0.1, 200, path=0.9)
     assert unsure.test(0.02, 0.95).passed and not unsure.test(0.02, 0.99).passed

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dcs.evaluation.uncertainty import chance, percent, sentence_of_chance
 from dcs_tracking.records import CellRecord
 from dcs_tracking.results import cells
 from dcs_tracking.results.cells import Cells, marked, reach
@@ -72,17 +71,6 @@ def test_one_seed_has_an_interval_and_several_a_deviation() -> None:
     several = _estimate(_cell(), _cell(1, **{"test/accuracy": 0.6}))
     assert marked(several, "accuracy") == "55.0 ± 7.1"
     assert reach(several, "accuracy") == pytest.approx((math.sqrt(0.005),) * 2)
-
-
-def test_figures_for_people() -> None:
-    assert percent(None) == percent(math.nan) == chance(None) == chance(math.nan) == ""
-    assert percent(0.5, 0.013) == "50.0 ± 1.3"
-    assert percent(0.5, math.nan, interval=(math.nan, math.nan)) == "50.0"
-    assert percent(0.05, interval=(0.04, 0.6), padded=True) == "5.0 [ 4.0, 60.0]"
-    assert [chance(p) for p in (0.0, 0.0019, 0.002, 0.0349, 1.0)] == [
-        *("<0.002", "<0.002", "0.002", "0.035", "1.000")
-    ]
-    assert [sentence_of_chance(p) for p in (0.0, 0.5)] == ["p < 0.002", "p = 0.500"]
 
 
 def test_what_another_table_buys_has_an_error_over_tasks_only() -> None:

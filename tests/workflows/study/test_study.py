@@ -199,6 +199,13 @@ def test_a_journal_that_cannot_be_written_is_named_and_no_option(tmp_path):
     assert "optuna_storage" not in said
 
 
+def test_studies_are_in_journals_of_the_folder_or_a_database_and_locked_there(tmp_path):
+    for address, kind in ((None, "journal"), ("sqlite://", "lock")):
+        stored = storage.Studies(tmp_path, address).of("c0ffee42", "dcs helpdesk")
+        assert stored.file == tmp_path / "studies" / f"c0ffee42.{kind}"
+    assert storage.Studies(tmp_path, "memory").of("c0ffee42", "dcs helpdesk") is None
+
+
 def test_studies_are_collected_for_the_dashboard(tmp_path):
     studies = [StoredStudy(name, tmp_path / f"{name}.journal") for name in "abc"]
     for stored in studies[:2]:
