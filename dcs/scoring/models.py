@@ -248,7 +248,7 @@ def load_model(reference: ModelReference, *, device: str | None, dtype: str | No
     return LoadedModel(weights, tokenizer, reference.name, loaded_revision(reference))
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return whether torch or an underlying library ran out of memory."""
     # torch raises a plain RuntimeError on a CPU, as do the underlying libraries on a GPU.
     told = any(sign in str(error) for sign in ("allocate memory", "ALLOC_FAILED"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.errors import ScoringError
+from dcs.errors import ScoringError, named
 from dcs.scoring.base import Advance, LocalOptions, Prompts, Scores, TokenEngine
 from dcs.scoring.models import LoadedModel, ModelReference, is_out_of_memory, load_model, require
 
@@ -74,7 +74,10 @@ class TransformersScorer(TokenEngine):
         self._model = model.weights.eval()
         self._device = self._model.device
         self._budget: float = _TOKEN_BUDGET.get(self._device.type, _TOKEN_BUDGET["cpu"])
-        self._limit = getattr(self._model.config, "max_position_embeddings", None)
+        config = self._model.config
+        self._padding = getattr(config, "pad_token_id", None)
+        self._limit = getattr(config, "max_position_embeddings", None)
+        self._limit = self._limit or getattr(config, "max_seq_len", None)
         self._accepted = frozenset(inspect.signature(self._model.forward).parameters)
         # Its name since Transformers 5.24, and before.
         self._cache = "cache" if "cache" in self._accepted else "past_key_values"
@@ -82,14 +85,30 @@ class TransformersScorer(TokenEngine):
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
         # Transformers also loads encoders, such as BERT, as causal language models.
-        with self._inference():
-            one, other = self._run([[0, 1], [0, 2]], logits_to_keep=2).logits[:, 0]
-        # Equal up to rounding, in bfloat16 too.
-        if (one - other).abs().max() > 0.05 * one.abs().max():
+        if not self._has_same_scores(shares=False):
             raise ScoringError(
                 f"model {self.model!r} is not a causal language model: its scores of a token "
                 "depend on the tokens after it; choose a decoder, such as GPT or Llama"
             )
+        try:
+            self._shares = self._has_same_scores(shares=True)
+        except ScoringError:
+            self._shares = False  # It cannot continue a cache.
+
+    def _has_same_scores(self, *, shares: bool) -> bool:
+        """Return whether prompts have the scores in a batch that they have alone."""
+        first, *others = [token for token in range(5) if token != self._padding]
+        prompts, self._shares = [[first, *others], [first, others[1]]], False
+        with self._inference():
+            tokens = [*range(self._run([[first]], logits_to_keep=1).logits.shape[-1])]
+            alone = np.concatenate([self._next_scores([ids], tokens) for ids in prompts])
+            self._shares = shares
+            batch = self._next_scores(prompts, tokens)
+        known = np.isfinite(alone)
+        # Equal up to rounding, which is coarse in bfloat16.
+        rounding = 0.05 if self._model.dtype.itemsize < 4 else 0.001
+        largest = np.max(np.abs(alone[known]), initial=0.0)
+        return np.allclose(batch[known], alone[known], rtol=0.0, atol=rounding * largest)
 
     def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         with self._inference():
@@ -160,9 +179,8 @@ class TransformersScorer(TokenEngine):
         # At least one token of each prompt must remain.
         common = os.path.commonprefix(prompts)[: min(map(len, prompts)) - 1]
         # Models such as RoBERTa give padding tokens no position, except in a cached prefix.
-        padding = getattr(self._model.config, "pad_token_id", None)
-        shared = common.index(padding) if padding in common else len(common)
-        if not shared:
+        shared = common.index(self._padding) if self._padding in common else len(common)
+        if not (shared and self._shares):
             return 0, None
         output = self._run([prompts[0][:shared]], use_cache=True, logits_to_keep=1)
         cache = getattr(output, self._cache, None)
@@ -184,7 +202,15 @@ class TransformersScorer(TokenEngine):
             repeated.batch_repeat_interleave(len(rows))
         if "logits_to_keep" not in self._accepted:
             del inputs["logits_to_keep"]
-        return self._model(**inputs)
+        try:
+            return self._model(**inputs)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise ScoringError(
+                f"model {self.model!r} cannot run these prompts ({named(error)}); use fewer "
+                "shots, shorter texts or another model"
+            ) from error
 
     def _free(self) -> None:
         del self._model

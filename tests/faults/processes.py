@@ -42,11 +42,6 @@ def title(pid: int) -> str:
     return ""
 
 
-def is_recording(pid: int) -> bool:
-    """Return whether a driver has begun: it holds the lock on its sweep."""
-    return any(file.path.endswith(".lock") for file in psutil.Process(pid).open_files())
-
-
 def find_workers(root: int, name: str) -> list[int]:
     """Return the Ray workers below `root` that are doing `name` just now."""
     return [pid for pid in descendants(root) if title(pid).startswith(f"ray::{name}")]
@@ -74,7 +69,9 @@ def kill_worker(root: int, name: str, *, after: float = 0.2) -> int:
 
 def start_dcs(*arguments: object, first: str = "") -> subprocess.Popen[str]:
     """Start ``dcs ARGUMENTS`` in a session of its own, after some code that comes `first`."""
-    code = f"{first}\nfrom dcs_workflows.cli import main; main()"
+    # A background job of a script ignores SIGINT, and so would this process.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}\n{first}\nfrom dcs_workflows.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 
 from tests.tracking.cells import runs_of
 from tests.workflows.conftest import done
 
-from .processes import descendants, end, find_worker, is_recording, start_dcs, title, wait_for
+from .processes import descendants, end, find_worker, start_dcs, title, wait_for
 from .sweeps import CONFIG, check_complete, kept, sweep_command
 
 
@@ -20,8 +19,6 @@ def test_a_driver_that_is_stopped_is_run_again(cluster, undisturbed, scored):
         if number == signal.SIGKILL:
             wait_for(lambda: list(scored.glob("cells/*.json")), "the first cell")
         else:
-            # Work that was lost with the first driver may be going on.
-            wait_for(partial(is_recording, process.pid), "the driver")
             wait_for(lambda: find_worker(os.getpid(), "run_cell"), "work")
         os.kill(process.pid, number)
         code, _, err = end(process)

@@ -170,7 +170,7 @@ def test_a_clear_gain_is_seen_and_swapping_turns_it_round() -> None:
     assert 0.0 < same["cobias"].high < 0.01
 
 
-def test_the_p_value_of_a_change_of_cobias_is_smtoldwhere_its_interval_excludes_none() -> None:
+def test_the_p_value_of_a_change_of_cobias_is_small_where_its_interval_excludes_none() -> None:
     labels, before = _rows(_CONFUSION)
     wrong = np.flatnonzero((before != labels) & (labels > 0))
     found = []

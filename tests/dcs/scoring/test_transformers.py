@@ -134,20 +134,36 @@ def test_a_cache_has_the_name_that_the_model_accepts(tiny_scorer: Scorer) -> Non
     asked = prefix_of(2), QUERIES, TASK.label_words
     found = TransformersScorer(model).score(*asked)
     np.testing.assert_allclose(found, tiny_scorer.score(*asked), atol=1e-6)
-    # Without one: the check of the model, and the shared prefix.
-    assert given[:2] == [None, None] and given[2:] and None not in given[2:]
+    # Only the shared prefix of these prompts is run without one.
+    assert given[-2] is None and given[-1] is not None
 
 
-def test_encoders_are_refused() -> None:
-    from transformers import AutoModelForCausalLM, ElectraConfig
+@pytest.mark.parametrize("fault", ["refuses", "ignores"])
+def test_prompts_are_run_whole_if_a_model_cannot_continue_a_cache(
+    fault: str, tiny_scorer: Scorer
+) -> None:
+    model = in_memory("m")
+    plain = model.weights.forward
+
+    def forward(past_key_values: Any = None, **inputs: Any) -> Any:
+        assert past_key_values is None or fault == "ignores"
+        return plain(**inputs)
+
+    model.weights.forward = forward
+    asked = prefix_of(2), QUERIES, TASK.label_words
+    found = TransformersScorer(model).score(*asked)
+    np.testing.assert_allclose(found, tiny_scorer.score(*asked), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Electra", "ProphetNet"])
+def test_models_whose_scores_depend_on_later_tokens_are_refused(name: str) -> None:
+    import transformers
 
     tokenizer = in_memory("m").tokenizer
-    config = ElectraConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-        initializer_range=0.4,
-    )  # fmt: skip
-    encoder = LoadedModel(AutoModelForCausalLM.from_config(config), tokenizer, "encoder")
-    refuses(ScoringError, TransformersScorer, encoder, names=["'encoder'", "causal"])
+    size = {"vocab_size": len(tokenizer), "hidden_size": 32, "is_decoder": name != "Electra"}
+    config = getattr(transformers, f"{name}Config")(**size, initializer_range=0.4, init_std=0.4)
+    other = LoadedModel(transformers.AutoModelForCausalLM.from_config(config), tokenizer, name)
+    refuses(ScoringError, TransformersScorer, other, names=[repr(name), "causal"])
 
 
 def test_closed_scorer() -> None:
@@ -187,7 +203,7 @@ class TestOutOfMemory:
         assert "out of memory" in caplog.text
 
     def test_other_failures_and_one_prompt_that_does_not_fit(self) -> None:
-        with pytest.raises(RuntimeError, match="other shapes"):
+        with pytest.raises(ScoringError, match="'small'.*other shapes"):
             failing(RuntimeError("other shapes")).score("", QUERIES, TASK.label_words)
         with pytest.raises(ScoringError):
             failing(RuntimeError("can't allocate memory")).score("", QUERIES, TASK.label_words)
