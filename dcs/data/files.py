@@ -384,8 +384,7 @@ def _from_vectors(path: Path, text: str) -> Records:
         size = max([2, *(len(row) - 3 for row in rows)])
         names = ["id", "label", "prediction", *(f"{PREFIX}class_{k}" for k in range(size))]
         frame = pd.DataFrame(rows, columns=names, dtype=object)
-    origin = Provenance(split=STEMS.get(path.stem), source=path.name)
-    return Records(frame, {}, origin, True)
+    return Records(frame, {}, Provenance(split=STEMS.get(path.stem), source=path.name), True)
 
 
 def _log_origin(path: Path) -> Provenance:

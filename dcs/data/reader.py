@@ -233,8 +233,7 @@ def _in_columns(
     frame: pd.DataFrame, given: Reading, known: Reading | None, source: str
 ) -> tuple[pd.DataFrame, Reading, str]:
     """Return a frame with a column per class, what its form tells, and the name of the form."""
-    fields = {"classes", "label", "id", "filter"}
-    told = {} if known is None else known.model_dump(include=fields)
+    told = {} if known is None else known.model_dump(include={"classes", "label", "id", "filter"})
     earlier = {key: own for key, own in told.items() if key not in ("label", "id") or own in frame}
     hint = Reading(**{**earlier, **given.model_dump(exclude_none=True)})
     # The labels of earlier rows do not say what is one here, nor can their order without names.

@@ -267,8 +267,7 @@ def stratified_folds(
     """
     values = np.asarray(labels, dtype=np.int64)
     first, of_row, sizes = _groups_of(groups)
-    generator = derive_generator(seed, "folds")
-    shuffled = generator.permutation(first.size)
+    shuffled = derive_generator(seed, "folds").permutation(first.size)
     # Deal out the largest groups of each class first, so that the folds are of similar size.
     order = shuffled[np.lexsort((-sizes[shuffled], values[first][shuffled]))]
     places = np.empty(first.size, dtype=np.int64)

@@ -195,8 +195,7 @@ def compare_predictions(
     """
     cells = paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
-    drawn = _resample(cells, _RESAMPLES)
-    _, (bias1, bias2) = _both_metrics(drawn)
+    _, (bias1, bias2) = _both_metrics(_resample(cells, _RESAMPLES))
     curves = [_CobiasCurve(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
     changed = np.asarray(before) != np.asarray(after)
@@ -290,8 +289,7 @@ def _both_metrics(drawn: NDArray[np.int64]) -> tuple[Array, Array]:
 def _resample(cells: NDArray[np.int64], resamples: int) -> NDArray[np.int64]:
     """Draw `resamples` tables of counts with the total and the proportions of `cells`."""
     total = int(cells.sum())
-    generator = np.random.default_rng(0)
-    drawn = generator.multinomial(total, cells.ravel() / total, size=resamples)
+    drawn = np.random.default_rng(0).multinomial(total, cells.ravel() / total, size=resamples)
     return drawn.reshape(resamples, *cells.shape)
 
 

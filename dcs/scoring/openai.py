@@ -185,9 +185,8 @@ class OpenAIScorer(ServedEngine):
             for word, count in self.missing.most_common()
         ]
         if self.votes is not None:
-            number = self.votes * self.answered
             what = "state a distribution" if self._asked.answer else "name one label"
-            lines.append(f"{self.parsed} of {number} sampled answers {what}")
+            lines.append(f"{self.parsed} of {self.votes * self.answered} sampled answers {what}")
         if self.unlabelled:
             lines.append(
                 f"{self.unlabelled} of {self.answered} prompts were answered without any label; "

@@ -219,10 +219,9 @@ class TableEnsemble:
 
     def combined(self, scheme: CorrectionScheme) -> ProbabilityTable:
         """Return the table combined by a scheme, or its only input."""
-        probs = inputs_of(scheme, self)
         if scheme.combination is None:
             return self.tables[self.names.index(scheme.inputs[0])]
-        combined = scheme.combination.apply(probs)
+        combined = scheme.combination.apply(inputs_of(scheme, self))
         return replace(self.tables[0], probs=combined, provenance=self.provenance)
 
 

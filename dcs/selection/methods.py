@@ -153,8 +153,7 @@ def _paper(name: str, title: str, corrections: CorrectionFamily) -> Method:
     """Return a method as defined in its paper: its own corrections without calibration."""
     fixed = _PAPERS | {"ridge": 10.0, "anchor": 1.0, "corrections": corrections}
     candidate = Hyperparameters(**fixed, weight_scale=30)
-    betas = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
-    settings = SelectionSettings((candidate,), betas, method=name)
+    settings = SelectionSettings((candidate,), betas=(0.0, 0.1, 0.2, 0.3, 0.5, 1.0), method=name)
     return Method(name, title, settings=lambda n_labelled: settings, fixed=fixed, peer=False)
 
 

@@ -93,8 +93,7 @@ def _command(
         f"--prefer accuracy --max-cobias {bias:g}": Preference("accuracy", max_cobias=bias),
     }
     chosen = {**named, **{text: fitted.pick(rule).chosen for text, rule in limits.items()}}
-    found = [f"dcs pick {name} {text}" for text, each in chosen.items() if each is point]
-    return next(iter(found), "")
+    return next((f"dcs pick {name} {text}" for text, each in chosen.items() if each is point), "")
 
 
 def result_page(content: dict[str, Any]) -> str:

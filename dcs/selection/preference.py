@@ -224,8 +224,7 @@ class Preference:
         for name in ("max_accuracy_loss", "max_cobias", "margin", "rate", "confidence"):
             if (value := getattr(self, name)) is not None:
                 least, most = (0.5, 0.9999) if name == "confidence" else (0.0, 100.0)
-                number = finite_number(value, name, least=least, most=most)
-                object.__setattr__(self, name, number)
+                object.__setattr__(self, name, finite_number(value, name, least=least, most=most))
         tested = self.prefer == "no-harm" and self.max_accuracy_loss is None
         if self.margin is not None and not tested:
             raise InvalidInputError(

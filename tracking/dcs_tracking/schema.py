@@ -105,12 +105,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Return values as parameters of a run."""
-    return {
-        safe_name(name): shorten(
-            value if isinstance(value, str | int | float) else json.dumps(value), PARAM_LIMIT
-        )
-        for name, value in flatten(values).items()
-    }
+    flat = flatten(values).items()
+    plain = {k: v if isinstance(v, str | int | float) else json.dumps(v) for k, v in flat}
+    return {safe_name(name): shorten(value, PARAM_LIMIT) for name, value in plain.items()}
 
 
 def shorten(value: object, limit: int) -> str:

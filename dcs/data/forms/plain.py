@@ -114,8 +114,7 @@ def is_number(cell: Any) -> bool:
 
 def natural(name: str) -> list[Any]:
     """Return a key that sorts numbers in names by their value."""
-    parts = re.split(r"(\d+)", name)
-    return [int(part) if part.isdigit() else part for part in parts]
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _unordered(given: Reading) -> dict[str, Any]:
@@ -146,8 +145,7 @@ def with_scores(
         found = f"text {short[0]} has {len(scores[short[0]])} of {len(names)} classes"
         raise TableError(f"{found}; give a value for each, such as by top_k=None of a pipeline")
     columns = {prefix + name: [row.get(name) for row in scores] for name in names}
-    added = pd.DataFrame(columns, index=frame.index, dtype=object)
-    return pd.concat([frame, added], axis=1)
+    return pd.concat([frame, pd.DataFrame(columns, index=frame.index, dtype=object)], axis=1)
 
 
 def label_of(frame: pd.DataFrame, given: Reading, but: Sequence[str | None]) -> str | None:

@@ -44,6 +44,8 @@ _NUMBERS: Final = (
 )
 _QUALITY: Final = ("accuracy", "cobias", "score")
 _ACCURACIES: Final = ("before", "after", "after_low", "after_high")
+#: Methods in the order of tables, uncorrected first; those of plug-ins follow.
+_METHODS: Final = (UNCORRECTED, *method_names(peers=True))
 #: Cells of a frame that are rows at the same time.
 _PART: Final = 500
 #: Nine, since methods eight places apart have similar hues.
@@ -158,8 +160,7 @@ class Cells:
         def frame_of(cells: Sequence[CellRecord]) -> pd.DataFrame:
             rows: list[Mapping[str, Any]] = []
             for cell in cells:
-                setting = settings.setting(cell, self.axes)
-                about = {"key": cell.key, **cell.who, "setting": setting}
+                about = {"key": cell.key, **cell.who, "setting": settings.setting(cell, self.axes)}
                 rows += [{**about, **row} for row in rows_of(cell)]
             others = dict.fromkeys(name for row in rows for name in row if name not in known)
             frame = pd.DataFrame(rows, columns=[*known, *others], dtype=object)
@@ -338,7 +339,6 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
     models, tasks = (
         list(dict.fromkeys(cell.who[name] for cell in cells)) for name in ("model", "task")
     )
-    methods = [UNCORRECTED, *method_names(peers=True)]
     axes = settings.axes_of(cells)
     places = [(axis, {value: place for place, value in enumerate(axis.in_order)}) for axis in axes]
 
@@ -346,7 +346,7 @@ def ordered(records: Iterable[CellRecord]) -> list[CellRecord]:
         who = cell.who
         method = str(who["method"])
         source = models.index(who["model"]), tasks.index(who["task"]), shots_rank(who["shots"])
-        rank = methods.index(method) if method in methods else len(methods)
+        rank = _METHODS.index(method) if method in _METHODS else len(_METHODS)
         varied = (place.get(axis.value(cell), -1) for axis, place in places)
         return *source, rank, method, *varied, _to_float(who["seed"])
 
@@ -384,8 +384,7 @@ def method_title(name: object) -> str:
 
 def look_of(method: str) -> tuple[str, str]:
     """Return color and marker of a method, which tell it from the others in all charts."""
-    known = [UNCORRECTED, *method_names(peers=True)]
-    place = known.index(method) if method in known else crc32(method.encode())
+    place = _METHODS.index(method) if method in _METHODS else crc32(method.encode())
     # Multiples of the golden ratio are hues far from each other.
     shades = hls_to_rgb(place * 0.618034 % 1.0, 0.45, 0.6)
     color = "#" + "".join(f"{round(255 * shade):02x}" for shade in shades)

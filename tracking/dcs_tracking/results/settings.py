@@ -161,9 +161,8 @@ def varying(records: Iterable[CellRecord], axis: Axis) -> list[CellRecord]:
     """Return the cells that differ from another cell in one setting alone."""
     groups: defaultdict[tuple[Any, ...], list[CellRecord]] = defaultdict(list)
     for record in filter(axis.varies, records):
-        others = {(k, v) for k, v in _get_settings(record).items() if k != axis.name}
-        seed = record.identity.get("seed")
-        groups[*_get_group(record), seed, frozenset(others)].append(record)
+        others = frozenset((k, v) for k, v in _get_settings(record).items() if k != axis.name)
+        groups[*_get_group(record), record.identity.get("seed"), others].append(record)
     return [each for own in groups.values() if len({*map(axis.value, own)}) > 1 for each in own]
 
 

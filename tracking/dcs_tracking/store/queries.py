@@ -131,14 +131,12 @@ def best_first(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     if name not in frame:
         known = [str(each) for each in frame if not str(each).startswith("params.")]
         raise unknown("column", name, known)
-    column = frame[name]
-    numbers = pd.to_numeric(column, errors="coerce")
+    numbers = pd.to_numeric(frame[name], errors="coerce")
     # Tags and parameters are strings, even if their values are numbers.
-    values = numbers if numbers.notna().any() else column
+    values = numbers if numbers.notna().any() else frame[name]
     metric = metric_of(name)
     ascending = metric is None or not metric.maximize
-    order = values.sort_values(ascending=ascending, kind="stable")
-    return frame.loc[order.index]
+    return frame.loc[values.sort_values(ascending=ascending, kind="stable").index]
 
 
 def stored_cells(

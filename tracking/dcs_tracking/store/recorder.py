@@ -451,8 +451,7 @@ class Recorder:
             return
         self.stage = "tables"
         self._progress = math.inf  # nothing is asked of the store
-        keys = self.archive.keys(self.sweep_key)
-        records = self.archive.load(keys, summaries=True).values()
+        records = self.archive.load(self.archive.keys(self.sweep_key), summaries=True).values()
         cells = Cells.of(records)
         steps: list[Callable[[], object]] = [
             partial(runs.write_scorings, self._sweep.scorings),

@@ -227,8 +227,7 @@ class SweepRuns:
         self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        complete = _KnownRun(run_id, record.status, digest, self.parent_id)
-        self.known.by_key[record.key] = [complete]
+        self.known.by_key[record.key] = [_KnownRun(run_id, record.status, digest, self.parent_id)]
         return run_id
 
     def _log(
@@ -299,13 +298,12 @@ class SweepRuns:
         """Write the tables and metrics of the parent run, replacing earlier ones."""
         files = table_files(cells)
         log_files(self._client, self.parent_id, files)
-        now = now_ms()
         metrics = {"cells/finished": len(cells.records), "cells/failed": failed}
         experiment = self._client.get_experiment(self.experiment_id)
         note = self._tag_experiment(experiment.tags, cells.records)
         note = schema.shorten(f"{note}\n\n{main_results(cells).to_markdown()}", schema.TAG_LIMIT)
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
-        self._log(self.parent_id, _metrics(metrics, now), tags={schema.NOTE: note, **listed})
+        self._log(self.parent_id, _metrics(metrics, now_ms()), tags={schema.NOTE: note, **listed})
         if cells.records and experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
             self._set_experiment_tag(schema.NOTE, note)
 

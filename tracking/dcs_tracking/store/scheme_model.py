@@ -30,8 +30,7 @@ class SchemeModel(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Load the scheme, and the code that applies it, from the artifacts of the model."""
-        text = Path(context.artifacts["scheme"]).read_text(encoding="utf-8")
-        self.scheme = json.loads(text)
+        self.scheme = json.loads(Path(context.artifacts["scheme"]).read_text(encoding="utf-8"))
         # Not imported: other models in the process may contain other versions.
         self.code = runpy.run_path(context.artifacts["apply"])
 

@@ -61,8 +61,7 @@ def report(
     cells = Cells.of(each.record for each in stored)
     with console.status("writing the report"):
         link = functools.partial(client.run_link, uri)
-        page = render_report(stored, title=title, link=link, archive=Archive(runs))
-        atomic_write(output, page)
+        atomic_write(output, render_report(stored, title=title, link=link, archive=Archive(runs)))
         if files is not None:
             made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
             write_together({files / Path(name).name: made[name] for name in made})

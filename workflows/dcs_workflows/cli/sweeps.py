@@ -185,8 +185,7 @@ def show(
     from dcs_workflows.config.sweep import PromptsConfig, configured
 
     config = configured(PromptsConfig, sets=settings, models=[model], tasks=[name])
-    task = get_task(name, data)
-    chosen = PromptSet.select(task, shots=parse_shots(shots), seed=seed, limit=1)
+    chosen = PromptSet.select(get_task(name, data), shots=parse_shots(shots), seed=seed, limit=1)
     prefix, (*_, query), words = chosen.prompts()
     tokenizer = load_tokenizer(model, config.scoring.prompt)
     (prompt,), space = tokenizer.render(prefix, [query])
@@ -306,8 +305,7 @@ def _run(
         """Return all cells of the sweep, of which the plan may be a part."""
         return [*archive.load(archive.keys(recorder.sweep_key), summaries=True).values()]
 
-    requests = expected_requests(plan.missing_tables.values())
-    console.print(headline(plan), *requests, sep="\n")
+    console.print(headline(plan), *expected_requests(plan.missing_tables.values()), sep="\n")
     with options.recording(
         uri,
         whole,
@@ -335,9 +333,8 @@ def _run(
         if spent:
             console.print(spent, style="yellow")
         else:
-            shown = recorded() if plan.part else records
-            show_results(shown, plan.output / "results" / f"{whole.name}.csv")
-            del shown
+            file = plan.output / "results" / f"{whole.name}.csv"
+            show_results(recorded() if plan.part else records, file)
         del records  # The recorder reads them again, for the tables of the sweep.
         with sweep_progress(progress, recorder):
             report = recorder.finish("KILLED" if spent else "FINISHED")

@@ -307,8 +307,7 @@ def pick(
     # Schemes of several tables have no reference.
     if "reference" in provenance:
         found = evidence(picked, *predictions(held_out, new), len(new.classes))
-        effect = provenance["held_out"].get("effect", 1.0)
-        provenance["held_out"] = {**found, "effect": effect}
+        provenance["held_out"] = {**found, "effect": provenance["held_out"].get("effect", 1.0)}
         own = fitted and (fitted.probs, new.predict(fitted.probs), fitted.copies)
         provenance["reference"] = own and describe_rows(*own)
     if picked.preference != before.preference:

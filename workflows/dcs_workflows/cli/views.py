@@ -267,8 +267,7 @@ def _change(found: Interval) -> str:
 
 def _figure(interval: Interval) -> str:
     # The accuracy of a class without rows is undefined.
-    ends = interval.low, interval.high
-    return percent(interval.estimate, interval=ends, padded=True) or "-"
+    return percent(interval.estimate, interval=(interval.low, interval.high), padded=True) or "-"
 
 
 def warn_of_fitted_rows(rows: ProbabilityTable, schemes: Mapping[Path, CorrectionScheme]) -> None:

@@ -268,10 +268,9 @@ class Driver:
                 # Not put by the actor, whose node may leave before the cells are computed.
                 self._rows = key, ray.put(tables)
             name = f"run_cells {cells[0].label} {cells[0].key[:8]}"
-            mapper = RayMapper(width, self._placement.cells)
             setup = Setup(
                 sweep=self._plan.config.name,
-                mapper=mapper,
+                mapper=RayMapper(width, self._placement.cells),
                 stored=self._studies.of,
                 files=self._plan.files_of(key),
             )
@@ -298,9 +297,8 @@ class Driver:
         return max(1, free // len(self._waiting))
 
     def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
-        records: list[CellRecord]
         try:
-            records = ray.get(done)
+            records: list[CellRecord] = ray.get(done)
         except RayError as error:
             if not isinstance(error, RayTaskError):
                 check_alive()

@@ -216,8 +216,7 @@ def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
     members = [item for given in group for item in given.members.items()]
     if len({name for name, _ in members}) < len(members):
         members = [(str(paths[0]), paths) for _, paths in members]
-    names = joint_names(group, over, name)
-    return replace(group[0], members=dict(members), **names).opened()[1]
+    return replace(group[0], members=dict(members), **joint_names(group, over, name)).opened()[1]
 
 
 def source_name(path: Path) -> str:

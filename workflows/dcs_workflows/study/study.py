@@ -145,8 +145,7 @@ def study_scheme(
     metrics |= {f"dev/{n}": getattr(point.change, n) for n in ("gained", "lost", "changed")}
     metrics |= {"dev/lasting_cobias": point.lasting_cobias, "dev/trials_gain": gain}
     # Methods that share a search have their own names.
-    named = {**fitted.scheme.provenance, "method": method.name}
-    scheme = replace(fitted.scheme, provenance=named)
+    scheme = replace(fitted.scheme, provenance={**fitted.scheme.provenance, "method": method.name})
     return Tuned(scheme, trials, _params_of(point), metrics, fitted)
 
 
@@ -407,8 +406,7 @@ class _Study:
         results = self.setup.mapper(fit, items(), ahead=window)
         for index, (schemes, took, started_ms) in enumerate(results):
             number = max(numbers.start, len(self.earlier)) + index
-            judged = self.fitting.judged(self.asked[number][1], schemes)
-            found[number] = (judged, took, started_ms)
+            found[number] = (self.fitting.judged(self.asked[number][1], schemes), took, started_ms)
             self.setup.progress(0.95 * (number + 1) / self.n_trials)
         while len(self.fits) < numbers.stop:
             self._tell(*found[len(self.fits)])
