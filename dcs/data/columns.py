@@ -338,8 +338,10 @@ class _Finder:
         by_label = {} if label is None else self._named_by(label, numeric)
         guesses = [name for name in self.names if names_predictions(name)]
         by_guess: _Classes = {}
-        for name in guesses:
-            by_guess |= self._named_by(name, numeric)
+        # Without a column that is named as labels are, any may hold names of classes.
+        others = {*self.names}.difference(numeric, guesses) if label is None else ()
+        for name in (*guesses, *(n for n in self.names if n in others)):
+            by_guess |= self._named_by(name, numeric, least=1 if name in guesses else 2)
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
@@ -386,12 +388,13 @@ class _Finder:
         sums = np.nansum(np.exp(numbers) if logs else numbers, axis=1)
         return float(np.abs(sums / (100.0 if np.median(sums) > 50.0 else 1.0) - 1.0).mean())
 
-    def _named_by(self, name: str, numeric: Sequence[str]) -> _Classes:
-        """Return the numeric columns that the cells of a column name, and the classes."""
+    def _named_by(self, name: str, numeric: Sequence[str], least: int = 1) -> _Classes:
+        """Return the numeric columns that `least` or more cells name, and the classes."""
         cells = filter(hashable, cells_in(self.frame[name]))
         texts = [text for text in dict.fromkeys(map(as_text, cells)) if text]
         found: _Classes = {}
-        for start, end in affixes(numeric, texts) if len(texts) <= len(numeric) else ():
+        possible = least <= len(texts) <= len(numeric)
+        for start, end in affixes(numeric, texts) if possible else ():
             fits = [n for n in numeric if n.startswith(start) and n.endswith(end)]
             # Others of the same prefix, or without any, need not be classes.
             exact = {f"{start}{text}{end}" for text in texts}

@@ -85,7 +85,7 @@ WAYS: dict[str, tuple[Any, ...]] = {
     "unnormalised logs": (columns(LOGS - 1.0), LABEL, 1e-9),
     "empty cells": (columns(SPARSE), LABEL, 0.02),
     "floats as labels": (columns(), {"label": [None, *LABELS[1:].astype(float)]}, 1e-12),
-    "a label column of another name": (columns(), {"queue": GOLD}, 1e-12),
+    "a label column of another name": (columns(form="P_queue{}"), {"queue": GOLD}, 1e-12),
     "with predictions": (columns(), {"predicted": TOP, "label": GOLD}, 1e-12),
     "predictions as label": (columns(), {"label": TOP, "gold": GOLD}, 1e-12),
     "names beside numbers": (columns(), {"label": 4 - LABELS, "label_text": GOLD}, 1e-12),
