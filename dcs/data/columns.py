@@ -338,10 +338,12 @@ class _Finder:
         by_label = {} if label is None else self._named_by(label, numeric)
         guesses = [name for name in self.names if names_predictions(name)]
         by_guess: _Classes = {}
+        for name in guesses:
+            by_guess |= self._named_by(name, numeric)
+        by_other: _Classes = {}
         # Without a column that is named as labels are, any may hold names of classes.
-        others = {*self.names}.difference(numeric, guesses) if label is None else ()
-        for name in (*guesses, *(n for n in self.names if n in others)):
-            by_guess |= self._named_by(name, numeric, least=1 if name in guesses else 2)
+        for name in self.names if label is None else ():
+            by_other |= self._named_by(name, numeric, least=2)
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
@@ -360,7 +362,8 @@ class _Finder:
                 # The others are classes too, of which no row is labelled.
                 sure = [each for each in sure if each not in parts]
             if sure:
-                names = by_label.get(own := self._only(sure)) or by_guess.get(own)
+                own = self._only(sure)
+                names = by_label.get(own) or by_guess.get(own) or by_other.get(own)
                 told = set() if label is None else {*comparables(cells_in(self.frame[label]))}
                 if not names and len(told - {"", -1}) < len(own):
                     self._refuse_additional(own)
