@@ -318,7 +318,8 @@ def _questions(
 
 
 def _lm_eval_rows(frame: pd.DataFrame, given: Reading, _: bool) -> FormRows:
-    filters = cells_in(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
+    cells = cells_in(frame["filter"]) if "filter" in frame else ["none"] * len(frame)
+    filters = [*map(as_text, cells)]
     names = [*dict.fromkeys(filters)]
     name = names[0] if given.filter is None and len(names) == 1 else given.filter
     if name not in names:
