@@ -341,7 +341,7 @@ def test_secrets_are_never_told(
     refused = []
     with caplog.at_level(logging.DEBUG):
         scorer.score("", QUERIES[:2], TASK.label_words)
-        for status in (400, 401, 404):
+        for status in (400, 401, 404, 405):
             told = f"no /planted7/v1/completions at planted7 for Bearer {SECRET}"
             server.faults = [(status, {}, json.dumps({"error": {"message": told}}))]
             with pytest.raises(ScoringError) as caught:

@@ -268,8 +268,8 @@ def test_only_labelled_rows_are_held_out_and_chosen(tmp_path):
     assert [int(part.labelled.sum()) for part in parts.values()] == [28, 12]
     assert [part.n_rows for part in parts.values()] == [108, 12]
     assert optimization_rows(parts["optimization"], cell).labels.min() >= 0
-    whole = dataclasses.replace(cell, optimization_size=28)
-    assert optimization_rows(parts["optimization"], whole) is parts["optimization"]
+    whole = [dataclasses.replace(cell, optimization_size=size) for size in (28, 99)]
+    assert {optimization_rows(parts["optimization"], each).n_rows for each in whole} == {108}
 
 
 def test_without_labels_there_is_a_scheme_and_no_figure(tmp_path):
