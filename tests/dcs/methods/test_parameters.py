@@ -14,6 +14,7 @@ from dcs.search.schedule import Schedule
 def test_defaults_are_within_the_limits(parameter: Parameter) -> None:
     numbers = [value for value in parameter.values if not isinstance(value, str)]
     assert all(parameter.least <= value <= parameter.most for value in numbers)
+    assert parameter.least > 0.0 or not parameter.logarithmic
     if parameter.choices:
         assert {*parameter.values} <= {*parameter.choices}
 
