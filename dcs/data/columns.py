@@ -342,7 +342,7 @@ class _Finder:
             by_guess |= self._named_by(name, numeric)
         by_other: _Classes = {}
         # Without a column that is named as labels are, any may hold names of classes.
-        for name in self.names if label is None else ():
+        for name in [each for each in self.names if label is None and each not in numeric]:
             by_other |= self._named_by(name, numeric, least=2)
         groups: dict[str, list[str]] = {}
         for name in numeric:

@@ -1,4 +1,4 @@
-"""All commands as one, and how it ends."""
+"""The commands as one application, and the exit codes of its errors."""
 
 from __future__ import annotations
 
