@@ -294,7 +294,8 @@ class TokenEngine(Engine):
         fitting = [tokens[row] for row in rows]
         self.tokens_read += sum(map(len, fitting))
         if rows and rule == "joint":
-            probs[rows] = softmax(usable_scores(self._word_scores(fitting, token_ids)), axis=1)
+            scores = self._word_scores(fitting, token_ids)
+            probs[rows] = softmax(usable_scores(scores), axis=1)
         elif rows:
             wanted = sorted({*sum(token_ids, ())})
             probs[rows] = class_probabilities(self._next_scores(fitting, wanted), token_ids)

@@ -96,7 +96,10 @@ class TransformersScorer(TokenEngine):
             self._shares = False  # It cannot continue a cache.
 
     def _has_same_scores(self, *, shares: bool) -> bool:
-        """Return whether prompts have the scores in a batch that they have alone."""
+        """Return whether prompts have the scores in a batch that they have alone.
+
+        Sets whether their prefix is shared.
+        """
         first, *others = [token for token in range(5) if token != self._padding]
         prompts, self._shares = [[first, *others], [first, others[1]]], False
         with self._inference():

@@ -145,7 +145,8 @@ def with_scores(
         found = f"text {short[0]} has {len(scores[short[0]])} of {len(names)} classes"
         raise TableError(f"{found}; give a value for each, such as by top_k=None of a pipeline")
     columns = {prefix + name: [row.get(name) for row in scores] for name in names}
-    return pd.concat([frame, pd.DataFrame(columns, index=frame.index, dtype=object)], axis=1)
+    added = pd.DataFrame(columns, index=frame.index, dtype=object)
+    return pd.concat([frame, added], axis=1)
 
 
 def label_of(frame: pd.DataFrame, given: Reading, but: Sequence[str | None]) -> str | None:

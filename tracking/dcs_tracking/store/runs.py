@@ -227,7 +227,8 @@ class SweepRuns:
         self._log(run_id, metrics, params=views.cell_params(record, self._varied))
         log_files(self._client, run_id, files)
         self._client.set_terminated(run_id, record.status, end_time=record.finished_ms)
-        self.known.by_key[record.key] = [_KnownRun(run_id, record.status, digest, self.parent_id)]
+        complete = _KnownRun(run_id, record.status, digest, self.parent_id)
+        self.known.by_key[record.key] = [complete]
         return run_id
 
     def _log(
