@@ -84,29 +84,27 @@ class TransformersScorer(TokenEngine):
         self.model, self.revision = model.name, model.revision
         self.version = f"transformers {transformers.__version__}, torch {self._torch.__version__}"
         self._use_tokenizer(model.tokenizer, dtype=str(self._model.dtype).removeprefix("torch."))
-        # Transformers also loads encoders, such as BERT, as causal language models.
-        if not self._has_same_scores(shares=False):
-            raise ScoringError(
-                f"model {self.model!r} is not a causal language model: its scores of a token "
-                "depend on the tokens after it; choose a decoder, such as GPT or Llama"
-            )
-        try:
-            self._shares = self._has_same_scores(shares=True)
-        except ScoringError:
-            self._shares = False  # It cannot continue a cache.
-
-    def _has_same_scores(self, *, shares: bool) -> bool:
-        """Return whether prompts have the scores in a batch that they have alone.
-
-        Sets whether their prefix is shared.
-        """
         first, *others = [token for token in range(5) if token != self._padding]
         prompts, self._shares = [[first, *others], [first, others[1]]], False
         with self._inference():
             tokens = [*range(self._run([[first]], logits_to_keep=1).logits.shape[-1])]
             alone = np.concatenate([self._next_scores([ids], tokens) for ids in prompts])
-            self._shares = shares
-            batch = self._next_scores(prompts, tokens)
+        # Transformers also loads encoders, such as BERT, as causal language models.
+        if not self._has_scores(prompts, alone):
+            raise ScoringError(
+                f"model {self.model!r} is not a causal language model: its scores of a token "
+                "depend on the tokens after it; choose a decoder, such as GPT or Llama"
+            )
+        self._shares = True
+        try:
+            self._shares = self._has_scores(prompts, alone)
+        except ScoringError:
+            self._shares = False  # It cannot continue a cache.
+
+    def _has_scores(self, prompts: list[list[int]], alone: NDArray[np.float64]) -> bool:
+        """Return whether prompts have the scores in a batch that they have alone."""
+        with self._inference():
+            batch = self._next_scores(prompts, [*range(alone.shape[1])])
         known = np.isfinite(alone)
         # Equal up to rounding, which is coarse in bfloat16.
         rounding = 0.05 if self._model.dtype.itemsize < 4 else 0.001
