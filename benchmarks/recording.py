@@ -75,11 +75,11 @@ def record(folder: Path, uri: str, cells: int, *, writers: int) -> tuple[float, 
     recorder = Recorder(uri, output=folder / name, **sweep)
     recorder.record(finished_cell(cells))
     # The first cell includes the time to open the store.
-    _wait(lambda: recorder.recorded == 1)
+    _wait(lambda: recorder.progress[0] == 1)
     clock, busy, before = time.perf_counter(), time.process_time(), requests(folder)
     for cell in map(finished_cell, range(cells)):
         recorder.record(cell)
-    _wait(lambda: recorder.recorded == cells + 1)
+    _wait(lambda: recorder.progress[0] == cells + 1)
     spent = time.perf_counter() - clock, time.process_time() - busy, requests(folder) - before
     recorder.close()
     return *spent, name
@@ -203,13 +203,13 @@ def fill(folder: Path, cells: int) -> None:
     options = {"experiment": "pending", "sweep_key": "s", "figures": "none"}
     recorder = Recorder(f"sqlite:///{folder}/mlflow.db", output=folder, **options)
     recorder.record(finished_cell(cells))
-    _wait(lambda: recorder.recorded == 1)
+    _wait(lambda: recorder.progress[0] == 1)
     clock = time.perf_counter()
     for number in range(cells + 1):
         if number % max(1, cells // 5) == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             print(
-                f"{recorder.pending:,} cells pending, {recorder.recorded:,} recorded: "
+                f"cells recorded and pending: {recorder.progress[:2]}, "
                 f"{pages * os.sysconf('SC_PAGE_SIZE') / 1e6:.0f} MB after "
                 f"{time.perf_counter() - clock:.0f} s",
                 flush=True,

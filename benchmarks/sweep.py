@@ -195,7 +195,7 @@ def scheduling(folder: Path, *, cpus: int, cells: int, seconds: float) -> None:
         with Recorder(output=folder, experiment="sleep", sweep_key="s", figures="none") as to:
             records = run_sweep(plan, to, Progress())
             wall = time.perf_counter() - clock
-            recorded = to.recorded
+            recorded, *_ = to.progress
             to.finish()
         whole = time.perf_counter() - clock
     memory.append(resident())

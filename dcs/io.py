@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -163,8 +162,8 @@ def existing_file(path: str | os.PathLike[str], *, error: type[DCSError]) -> Pat
     """
     target = Path(path)
     with readable(escaped(target), "give the path of one file", error=error):
-        mode = target.stat().st_mode
-    if not stat.S_ISREG(mode):
+        target.stat()  # Says why it cannot be read.
+    if not target.is_file():
         raise error(f"{escaped(target)}: is a folder or a device; give the path of one file")
     return target
 

@@ -26,10 +26,6 @@ from dcs.schemes.scheme import CorrectionScheme
 from dcs.scoring.base import Scorer
 from dcs.selection.methods import Method
 
-__all__ = ["check_calibration", "check_form", "check_method", "check_scorer"]
-
-_Probs = NDArray[np.float64]
-
 
 def check_scorer(
     scorer: Scorer, queries: Sequence[str] = (), label_words: Sequence[str] = ()
@@ -117,7 +113,7 @@ def check_calibration(calibration: FittedCalibration) -> None:
     (probs, labels), what = _simulated(120, 3), calibration.name
     labels = np.where(np.arange(labels.size) % 4 > 0, labels, -1)
 
-    def apply(given: NDArray[np.int64]) -> _Probs:
+    def apply(given: NDArray[np.int64]) -> NDArray[np.float64]:
         fitted = calibration.fit(probs, given, ridge=10.0, anchor=1.0)
         return probs if fitted is None else fitted.apply(probs)
 
@@ -169,7 +165,7 @@ def check_form(
     pd.testing.assert_frame_equal(frame, before)
 
 
-def _simulated(n_rows: int, n_classes: int) -> tuple[_Probs, NDArray[np.int64]]:
+def _simulated(n_rows: int, n_classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return informative probabilities that favour some classes, and labels of every class.
 
     No probability is so small that :data:`dcs.schemes.calibration.DEFAULT_FLOOR` would raise it.

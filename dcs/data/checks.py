@@ -192,14 +192,11 @@ def classes_of(names: Sequence[str], labels: Sequence[Any] = ()) -> list[str]:
     """Return the classes that columns are named by, with a prefix or suffix that labels show."""
     told = [*dict.fromkeys(text for text in map(as_text, labels) if text)]
     found = affixes(names, [each for each in told if each != "-1"])
-    start, end = next(iter(affixes(names, told) or found), (shared_prefix(names), ""))
-    return [name.removeprefix(start).removesuffix(end) for name in names]
-
-
-def shared_prefix(names: Sequence[str]) -> str:
-    """Return the common beginning of names up to its last separator."""
+    # Otherwise, they have a common beginning up to its last separator.
     shared = commonprefix(list(names))
-    return shared[: max(shared.rfind(mark) for mark in SEPARATORS) + 1]
+    prefix = shared[: max(shared.rfind(mark) for mark in SEPARATORS) + 1]
+    start, end = next(iter(affixes(names, told) or found), (prefix, ""))
+    return [name.removeprefix(start).removesuffix(end) for name in names]
 
 
 def named_columns(

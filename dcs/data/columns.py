@@ -17,15 +17,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from dcs.data.checks import SEPARATORS, affixes, classes_of, spellings
-from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, hashable
-from dcs.data.names import (
-    is_id,
-    is_label,
-    names_predictions,
-    names_programs,
-    names_truth,
-    numbered,
-)
+from dcs.data.labels import TELLING, Counting, are_positions, as_text, comparable, fold, hashable
+from dcs.data.names import is_id, is_label, names_predictions, names_program, names_truth, numbered
 from dcs.data.values import ROUNDING, Mark, Number, Values, fitting, likeliest, to_number
 from dcs.errors import Named, TableError, quoted, show, suggest
 from dcs.io import Strict
@@ -227,10 +220,24 @@ class _Finder:
             raise self._ask("which column holds the labels", "label=COLUMN", several)
         for name in () if later else (n for n in unlike.values() if n not in named):
             numerals = all(cell == "" or isinstance(cell, Decimal) for cell in cells[name])
-            if numerals or names_programs(name):
+            if numerals or names_program(name):
                 question = f"cells of {show(name)} can be labels; if they are not, drop it"
                 raise self._ask(question, f"label={name}", self.names)
-        return next(iter([*unlike.values(), *([] if later and not followed else found)]), None)
+        labels = [*unlike.values(), *([] if later and not followed else found)]
+        if not (labels or later):
+            self._refuse_partly_labels(rest, known - {*range(len(classes) + 1)})
+        return next(iter(labels), None)
+
+    def _refuse_partly_labels(self, columns: Sequence[str], classes: set[Hashable]) -> None:
+        """Refuse a column of which most cells are classes, and others are not."""
+        for name in columns:
+            filled = [cell for cell in comparables(cells_in(self.frame[name])) if cell != ""]
+            others = [cell for cell in filled if cell not in classes]
+            if 0 < len(others) < len(filled) / 2 and not names_predictions(name):
+                unknown = quoted(sorted({*map(str, others)}), 4)
+                fault = f"most cells of {show(name)} are classes, but not {unknown}"
+                advice = "correct or empty these, or drop the column if it holds no labels"
+                raise TableError(f"{self.source}: {fault}; {advice}")
 
     def refuse_answers_and_ranks(
         self, kind: Values, label: str | None, classes: Sequence[str], columns: Sequence[str]
@@ -365,6 +372,8 @@ class _Finder:
                 own = self._only(sure)
                 names = by_label.get(own) or by_guess.get(own) or by_other.get(own)
                 told = set() if label is None else {*comparables(cells_in(self.frame[label]))}
+                if not names:
+                    self._refuse_named_after(own)
                 if not names and len(told - {"", -1}) < len(own):
                     self._refuse_additional(own)
                 return own, names or tuple(classes_of(own))
@@ -383,6 +392,15 @@ class _Finder:
         if added and len(columns) - len(added) > 1:
             question = f"the others are a distribution without {quoted(added, 4)}; is it a class"
             raise self._ask(question, "columns=A,B,...", columns)
+
+    def _refuse_named_after(self, columns: tuple[str, ...]) -> None:
+        """Refuse columns whose names begin with that of a column of texts, which has the rest."""
+        classes = [fold(each) for each in classes_of(columns)]
+        for name in self.names:
+            begin = not self.number(name).plausible and fold(name)
+            if begin and all(each.startswith(begin) for each in classes):
+                question = f"{quoted(columns, 3)} are of {show(name)}, but not named by its cells"
+                raise self._ask(question, "label=COLUMN --read classes=A,B,...", self.names)
 
     def _error(self, columns: Sequence[str]) -> float:
         """Return the mean distance of the sums of probabilities, per cents or logarithms to 1."""

@@ -32,7 +32,7 @@ names_predictions: Final = _matches(
 )
 
 #: Whether a column may hold what a program answered.
-names_programs: Final = _matches(
+names_program: Final = _matches(
     r"(.*[ _.-])?(gpt|llm|model|judge|verdict|decision|machine|system|baseline|auto)\d*([ _.-].*)?"
 )
 

@@ -22,18 +22,10 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dcs.schemes.apply import softmax, terms_of
-from dcs.schemes.calibration import (
-    DEFAULT_FLOOR,
-    Array,
-    Calibration,
-    from_arrays,
-    mean_combination,
-)
+from dcs.schemes.apply import Array, softmax, terms_of
+from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays, mean_combination
 
 Labels: TypeAlias = NDArray[np.int64]
-
-Terms: TypeAlias = Literal["offsets", "logarithms", "products"]
 
 #: Number of classes up to which maps have products, whose number grows with the square.
 MOST_PRODUCT_CLASSES: Final = 10
@@ -179,7 +171,7 @@ class LinearMap(FittedCalibration):
         70 classes, half as many at least.
     """
 
-    terms: Terms = "logarithms"
+    terms: Literal["offsets", "logarithms", "products"] = "logarithms"
     loss: Literal["balanced", "surrogate", "worst-class"] = "balanced"
     steps: int = 18
     most_rows: int | None = 4000

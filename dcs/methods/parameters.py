@@ -20,9 +20,6 @@ WeightSpacing: TypeAlias = Literal["logarithmic", "linear"]
 #: Calibration that is the mean of several others, weighted by what held-out rows show of them.
 MIXTURE: Final = "mixture"
 
-#: Names of the calibrations of a setting.
-CALIBRATION_NAMES: Final = (MIXTURE, *CALIBRATIONS)
-
 #: Short, because cross-validation repeats the search. No descent follows: the temperatures, the
 #: cooling rate and both lambdas decide the result and the number of moves.
 STANDARD_SCHEDULE: Final = Schedule(
@@ -73,7 +70,7 @@ class Parameter:
 
 #: All hyperparameters of a trial, in the order of tables; see :class:`Hyperparameters`.
 PARAMETERS: Final = (
-    Parameter("calibration", CALIBRATION_NAMES),
+    Parameter("calibration", (MIXTURE, *CALIBRATIONS)),
     Parameter("ridge", (1.0, 300.0), least=1e-9, logarithmic=True),
     Parameter("anchor", (0.0, 1.0), most=1.0),
     Parameter(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -39,9 +38,6 @@ _YAML: Final = (".yaml", ".yml")
 
 _KEY: Final = "@key"  # key of a row in a JSON object of rows
 
-#: Labels of unlabelled texts; -1 is that of datasets on the hub.
-_UNLABELLED: Final = ("", "-1")
-
 _TOKEN: Final = re.compile(r"@\w+\$|\w+|[^\w\s]")
 
 
@@ -54,10 +50,7 @@ def tokenized(text: str) -> str:
 
 
 #: Functions for the values of `Prompt.clean`.
-_CLEANERS: Final[dict[str, Callable[[str], str]]] = {
-    "tokenized": tokenized,
-    "lower-cased": str.lower,
-}
+_CLEANERS: Final = {"tokenized": tokenized, "lower-cased": str.lower}
 
 
 def get_task(name: str, data: str | os.PathLike[str] | None = None) -> Task:
@@ -352,7 +345,8 @@ def _find_label(known: Mapping[str, int], raw: Any) -> int:
     """Return the class index of a label; -1 if there is none."""
     if not isinstance(raw, bool) and str(raw) in known:
         return known[str(raw)]
-    if raw is None or raw != raw or str(raw).strip() in _UNLABELLED:
+    # Datasets on the hub have -1.
+    if raw is None or raw != raw or str(raw).strip() in ("", "-1"):
         return -1
     kind = " (a boolean; write it as text)" if isinstance(raw, bool) else ""
     allowed = ", ".join({index: label for label, index in known.items()}.values())
@@ -391,8 +385,7 @@ def _read_file_rows(place: FileLocation, path: Path) -> Iterable[Any]:
     advice = f"files.encoding in the task file is {show(place.encoding)}"
     with readable(escaped(path), advice, error=ConfigError):
         # Line breaks as everywhere else, also within a text.
-        text = io.StringIO(path.read_bytes().decode(place.encoding), newline=None).getvalue()
-        text = text.removeprefix("\ufeff")
+        text = path.read_text(encoding=place.encoding).removeprefix("\ufeff")
     return _parse_rows(text, place.format, escaped(path))
 
 

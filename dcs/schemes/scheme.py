@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from scipy.special import bdtrc
 
 from dcs.data.checks import (
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 _COINCIDENCE: Final = 1e-3
 
 
-class _FilePart(BaseModel):
+class _FilePart(BaseModel, extra="forbid", strict=True):
     """Part of a scheme file, without unknown keys or type conversions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class _Correction(_FilePart):

@@ -8,19 +8,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from dcs.errors import ConfigError, ScoringError
 from dcs.io import Strict, validated
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.chat import PromptStyle, Tokenizer
-from dcs.scoring.labels import (
-    UNUSABLE,
-    LabelRule,
-    class_probabilities,
-    read_label_words,
-    usable_scores,
-)
+from dcs.scoring.labels import UNUSABLE, LabelRule, class_probabilities, read_label_words
 
 #: Increment when the engines return different numbers for the same model, to invalidate caches.
 SCORING_VERSION = 1
@@ -295,7 +288,7 @@ class TokenEngine(Engine):
         self.tokens_read += sum(map(len, fitting))
         if rows and rule == "joint":
             scores = self._word_scores(fitting, token_ids)
-            probs[rows] = softmax(usable_scores(scores), axis=1)
+            probs[rows] = class_probabilities(scores, [(word,) for word in range(len(words))])
         elif rows:
             wanted = sorted({*sum(token_ids, ())})
             probs[rows] = class_probabilities(self._next_scores(fitting, wanted), token_ids)

@@ -133,7 +133,10 @@ def class_probabilities(
         NaN in rows with a value that is NaN or infinite; -inf is a probability of zero, if
         another is not.
     """
-    values = usable_scores(logits)
+    values = np.array(logits, dtype=np.float64)
+    # These rows have no softmax.
+    wrong = ~(values < np.inf).all(axis=1) | (values == -np.inf).all(axis=1)
+    values[wrong] = np.nan
     columns = {token: column for column, token in enumerate(sorted({*sum(token_ids, ())}))}
     # The normaliser of the softmax is one factor per row, which the normalisation over classes
     # cancels. Subtracting the largest logit suffices, and the winner cannot underflow.
@@ -144,14 +147,6 @@ def class_probabilities(
 
 
 UNUSABLE = "the model returned no finite values for label tokens; try another precision or device"
-
-
-def usable_scores(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the values as float64, NaN in the rows that have no softmax."""
-    values = np.array(logits, dtype=np.float64)
-    wrong = ~(values < np.inf).all(axis=1) | (values == -np.inf).all(axis=1)
-    values[wrong] = np.nan
-    return values
 
 
 #: The tokens that a server returned, and their log-probabilities. A text may occur twice.

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcs.errors import (
-    HUB_ADVICE,
-    MissingDependencyError,
-    ScoringError,
-    check_choice,
-    named,
-    suggest,
-)
+from dcs.errors import HUB_ADVICE, MissingDependencyError, ScoringError, check_choice, named
 from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.labels import read_label_words
 
@@ -97,30 +90,26 @@ def resolve_model(model: str | os.PathLike[str]) -> ModelReference:
     if found is not None:
         return ModelReference(name, found[1], None, found[2])
     raise ScoringError(
-        f"model {name!r} not found{suggest(name, PACKAGED_MODELS)}: give "
-        f"{', '.join(PACKAGED_MODELS)}, an existing model folder, or a hub id owner/name"
+        f"model {name!r} not found: give {', '.join(PACKAGED_MODELS)}, an existing model folder, "
+        "or a hub id owner/name"
     )
 
 
 def _folder_revision(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and _HASHED_FILES.fullmatch(path.name):
-            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            _update_digest(digest, path)
+    paths = (path for path in folder.iterdir() if _HASHED_FILES.fullmatch(path.name))
+    for path in sorted(filter(Path.is_file, paths)):
+        size = path.stat().st_size
+        digest.update(f"{path.name}\0{size}\0".encode())
+        # Reading a 70-billion-parameter model in full would take minutes. Different weights differ
+        # everywhere, so evenly spaced samples including the header distinguish them.
+        last = size - _SAMPLE_SIZE
+        samples = [last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)]
+        with path.open("rb") as file:
+            for start in samples if size > _WHOLE_FILE_LIMIT else range(0, size, _SAMPLE_SIZE):
+                file.seek(start)
+                digest.update(file.read(_SAMPLE_SIZE))
     return f"sha256:{digest.hexdigest()[:16]}"
-
-
-def _update_digest(digest: hashlib._Hash, path: Path) -> None:
-    size = path.stat().st_size
-    # Reading a 70-billion-parameter model in full would take minutes. Different weights differ
-    # everywhere, so evenly spaced samples including the header distinguish them.
-    last = size - _SAMPLE_SIZE
-    samples = [last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)]
-    with path.open("rb") as file:
-        for start in samples if size > _WHOLE_FILE_LIMIT else range(0, size, _SAMPLE_SIZE):
-            file.seek(start)
-            digest.update(file.read(_SAMPLE_SIZE))
 
 
 def require(package: str, install: str = "'dcs-debias[models]'") -> Any:

@@ -142,14 +142,10 @@ class VLLMScorer(TokenEngine):
         return np.array([[found[token].logprob for token in wanted] for found in shown])
 
     def _free(self) -> None:
-        engine = self._engine
-        del self._engine
         # vLLM has no public shutdown method: call that of the engine core if it exists.
-        core = getattr(getattr(engine, "llm_engine", None), "engine_core", None)
-        shutdown = getattr(core, "shutdown", None)
-        if callable(shutdown):
-            shutdown()
-        del engine, core, shutdown
+        core = getattr(getattr(self._engine, "llm_engine", None), "engine_core", None)
+        getattr(core, "shutdown", lambda: None)()
+        del self._engine, core
         gc.collect()
         # Does nothing without a GPU.
         importlib.import_module("torch").cuda.empty_cache()

@@ -18,17 +18,11 @@ from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.schemes.corrections import CorrectionSet, Weight
 from dcs.schemes.scheme import CorrectionScheme
-from dcs.search.kernels import (
-    MOST_CLASSES,
-    TOLERANCE,
-    Table,
-    cool,
-    descend,
-    make_state,
-    make_table,
-    randomise,
-)
+from dcs.search.kernels import TOLERANCE, Table, cool, descend, make_state, make_table, randomise
 from dcs.search.schedule import Schedule
+
+#: Tables of the kernels hold class indices in 16 bits.
+_MOST_CLASSES: Final = 2**15 - 1
 
 #: Defaults of `anneal`.
 DEFAULT_CORRECTIONS: Final = CorrectionSet.dcs()
@@ -93,8 +87,8 @@ class Problem:
     ) -> Problem:
         """Validate the arguments common to all searches; warn about classes without rows."""
         values, indices, names = checked_rows(probs, labels, classes)
-        if len(names) > MOST_CLASSES:
-            raise InvalidInputError(f"probs: at most {MOST_CLASSES} classes, got {len(names)}")
+        if len(names) > _MOST_CLASSES:
+            raise InvalidInputError(f"probs: at most {_MOST_CLASSES} classes, got {len(names)}")
         warn_of_absent_classes(indices, names)
         return cls(values, indices, names, corrections, objective)
 

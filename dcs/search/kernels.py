@@ -64,9 +64,6 @@ def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
 #: Number of corrections evaluated in parallel: their results are the bits of one byte.
 LANES = 8
 
-#: Class indices are stored in 16 bits.
-MOST_CLASSES = 2**15 - 1
-
 _BINS = 4096
 
 

@@ -223,9 +223,8 @@ def standard_settings(settings: SelectionSettings, n_classes: int) -> list[Hyper
     for each in candidates:
         schedule = each.schedule
         if schedule.per_class:
-            schedule = replace(
-                schedule, lambda1=schedule.lambda1 * share, lambda2=schedule.lambda2 * share
-            )
+            first, second = schedule.lambda1 * share, schedule.lambda2 * share
+            schedule = replace(schedule, lambda1=first, lambda2=second)
         # The first one makes the front; the others compete with it at some betas.
         betas = settings.betas if each == candidates[0] else settings.betas[::2]
         own = replace(each, schedule=schedule)

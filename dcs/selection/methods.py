@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,9 +30,6 @@ from dcs.selection.compare import SelectionSettings, fit_front
 from dcs.selection.fitting import FEWEST_LABELS
 from dcs.selection.preference import Prefer, Preference
 
-#: Fits a method to probabilities and labels, given `classes` and `seed`.
-Fitter: TypeAlias = Callable[..., CorrectionScheme]
-
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -45,8 +42,8 @@ class Method:
     title : str
         Name in tables and figures.
     fitter : callable, optional
-        Fits a scheme at once, where nothing is compared; required for methods of installed
-        packages.
+        Fits a scheme at once to probabilities and labels, given `classes` and `seed`, where
+        nothing is compared; required for methods of installed packages.
     settings : callable, optional
         Returns what a selection compares, given the number of labelled rows; None for too few.
     needs : {"labels", "rows", "nothing"}
@@ -65,7 +62,7 @@ class Method:
 
     name: str
     title: str
-    fitter: Fitter | None = None
+    fitter: Callable[..., CorrectionScheme] | None = None
     settings: Callable[[int], SelectionSettings | None] | None = None
     needs: Literal["labels", "rows", "nothing"] = "labels"
     fixed: Mapping[str, Any] | None = field(default=None, hash=False)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,18 +66,20 @@ def report_of(
         }
         for point in fitted.points
     ]
-    return result_page(
-        {
-            "name": name,
-            "verdict": verdict or "Not evaluated on held-out rows.",
-            "guarantee": fitted.guarantee,
-            "words": [*words] or fitted.scheme.explain(),
-            "apply": apply or "scheme.apply(probs)",
-            "classes": list(fitted.scheme.classes),
-            "points": points,
-            "chosen": next(k for k, p in enumerate(fitted.points) if p is fitted.chosen),
-        }
-    )
+    content = {
+        "name": name,
+        "verdict": verdict or "Not evaluated on held-out rows.",
+        "guarantee": fitted.guarantee,
+        "words": [*words] or fitted.scheme.explain(),
+        "apply": apply or "scheme.apply(probs)",
+        "classes": list(fitted.scheme.classes),
+        "points": points,
+        "chosen": next(k for k, p in enumerate(fitted.points) if p is fitted.chosen),
+    }
+    template = files("dcs").joinpath("assets/result.html").read_text(encoding="utf-8")
+    # The text of an element ends at "</", which JSON can write otherwise.
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return template.replace(">DATA<", f">{data}<")
 
 
 def _command(
@@ -94,21 +96,6 @@ def _command(
     }
     chosen = {**named, **{text: fitted.pick(rule).chosen for text, rule in limits.items()}}
     return next((f"dcs pick {name} {text}" for text, each in chosen.items() if each is point), "")
-
-
-def result_page(content: dict[str, Any]) -> str:
-    """Return the page as HTML.
-
-    Parameters
-    ----------
-    content : dict
-        Values that JSON can represent: ``name``, ``verdict``, ``guarantee``, ``words``, ``apply``,
-        ``classes``, ``points``, and ``chosen``, the index of the chosen point.
-    """
-    template = files("dcs").joinpath("assets/result.html").read_text(encoding="utf-8")
-    # The text of an element ends at "</", which JSON can write otherwise.
-    data = json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    return template.replace(">DATA<", f">{data}<")
 
 
 def verdict(

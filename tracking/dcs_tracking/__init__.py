@@ -5,25 +5,6 @@ missing runs to a store and `queries` reads cells back; `Cells` are what tables 
 made of (`dcs_tracking.results`).
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from dcs_tracking.archive import Archive, Sweep
-from dcs_tracking.environment import collect_provenance
-from dcs_tracking.records import CellRecord, ScoringRecord, TrialRecord
-from dcs_tracking.results.cells import Cells
-from dcs_tracking.store import queries
-from dcs_tracking.store.recorder import Recorder, RecorderReport, sync
-
-__all__ = [
-    "Archive",
-    "CellRecord",
-    "Cells",
-    "Recorder",
-    "RecorderReport",
-    "ScoringRecord",
-    "Sweep",
-    "TrialRecord",
-    "collect_provenance",
-    "queries",
-    "sync",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

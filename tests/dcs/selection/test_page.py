@@ -11,7 +11,7 @@ import pytest
 
 from dcs.selection.compare import SelectionSettings, fit_scheme
 from dcs.selection.front import FittedScheme
-from dcs.selection.page import report_of, result_page, verdict, worse_classes
+from dcs.selection.page import report_of, verdict, worse_classes
 from dcs.selection.preference import Preference
 from tests.dcs.biased import biased_table
 
@@ -51,8 +51,8 @@ def test_the_verdict_names_the_classes_that_lose() -> None:
 
 
 def test_the_page_refers_to_nothing_outside_itself() -> None:
-    page = result_page({"name": '</script><img src="https://host/x"><!--'})
-    assert page.count("</script>") == result_page({}).count("</script>")
+    page = report_of(fitted(), name='</script><img src="https://host/x"><!--')
+    assert page.count("</script>") == report_of(fitted(), name="x").count("</script>")
     others = re.findall(r'<[^>]*\s(?:src|href)="([^"]*)"', page)
     assert others and all(to.startswith("data:") for to in others)
     assert "default-src 'none'" in page

@@ -73,7 +73,7 @@ def test_means_of_different_cells_are_named() -> None:
 
 def test_tasks_may_be_called_as_their_average() -> None:
     table = tables.main_results(Cells.of(paper_cells(tasks=("all", "average", "trec"))))
-    assert len({*table.columns}) == len(table.columns) == 3 + 2 * 4
+    assert len({*table.text.columns}) == len(table.text.columns) == 3 + 2 * 4
     assert table.frame["task"].nunique() == 4
     assert table.contents()
 
@@ -123,7 +123,7 @@ def test_every_table_comes_in_every_form() -> None:
     assert names >= {"main_results", "class_accuracies", "objective_ablation"}
     for table in made:
         markdown, csv, mlflow, latex = table.contents().values()
-        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert all(len(row) == len(table.text.columns) for row in table.rows)
         assert _aligned(markdown), table.name
         formula = replace(table, frame=table.frame.assign(method="=1+1"))
         assert set(pd.read_csv(StringIO(formula.to_csv()))["method"]) == {"'=1+1"}

@@ -19,8 +19,8 @@ from dcs.errors import ConfigError, TrackingError
 from dcs_tracking import Archive, Recorder, Sweep, sync
 from dcs_tracking.records import ScoringRecord, sealed
 from dcs_tracking.schema import CELL_KEY
-from dcs_tracking.store import recorder, views
 from dcs_tracking.store import runs as sweep_runs
+from dcs_tracking.store import views, writer
 from dcs_tracking.store.client import open_client, run_link
 from dcs_tracking.store.queries import stored_cells
 from dcs_tracking.store.runs import SweepRuns
@@ -140,7 +140,7 @@ def test_a_process_records_at_the_end_if_it_can(
 ) -> None:
     monkeypatch.delitem(sys.modules, "mlflow")
     monkeypatch.setattr(sys, "executable", python)
-    report = recorded(output, 1, at_end=True)
+    report = recorded(output, 1, process=True)
     assert (report.recorded, report.pending) == (1, 0)
     assert content()[:2] == (1, _finished(1))
     assert ("mlflow" in sys.modules) == (python in {"false", "missing"})
@@ -181,7 +181,7 @@ def _interrupt(
         return real(*arguments, **options)
 
     monkeypatch.setattr(owner, name, request)
-    monkeypatch.setattr(recorder, "_RETRY_SECONDS_AT_END", 0.01)
+    monkeypatch.setattr(writer, "_RETRY_SECONDS_AT_END", 0.01)
 
 
 @pytest.mark.parametrize(("seconds", "pending"), [(60.0, 0), (0.0, 1)])
@@ -189,7 +189,7 @@ def test_recorder_waits_at_the_end_for_a_store_that_answered(
     output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, seconds: float, pending: int
 ) -> None:
     """As when a server is restarted: two requests fail, the third is answered."""
-    monkeypatch.setattr(recorder, "_AWAY_SECONDS", seconds)
+    monkeypatch.setattr(writer, "_AWAY_SECONDS", seconds)
     failures = iter(range(2))
     # The first to fail has begun a run already.
     for owner, name in ((sweep_runs, "log_files"), (SweepRuns, "look_up")):

@@ -139,7 +139,7 @@ def test_what_is_printed_holds_nothing_that_turns_or_hides_it(capsys, monkeypatc
 
 def test_progress_shows_rates_and_time_left():
     seen = Progress(tables_done=2, tables_total=4, cells_total=50, running=6)
-    recorder: Any = SimpleNamespace(recorded=0, pending=0, stage="cells")
+    recorder: Any = SimpleNamespace(progress=(0, 0, "cells"))
     seen.started, seen.first_cell, seen.cells_failed, seen.cells_done = 100.0, 155.0, 1, 20
     seen.work.update(trials=50, cells=6)
     seen.tables_done = 4
@@ -148,9 +148,9 @@ def test_progress_shows_rates_and_time_left():
     assert progress_line(seen, recorder, 225.0) == (
         "tables 4/4, cells 20/50, 1 failed: 6 running · 0.4 trials/s · about 5 min left"
     )
-    recorder.recorded, recorder.pending = 5, 30
+    recorder.progress = (5, 30, "cells")
     assert "recording 30 cells · about 12 min left" in progress_line(seen, recorder, 225.0)
-    seen.cells_done, recorder.pending, recorder.stage = 50, 0, "figures"
+    seen.cells_done, recorder.progress = 50, (5, 0, "figures")
     assert progress_line(seen, recorder, 225.0).endswith("recording figures")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, create_model
 
 from dcs.methods.calibrations import CALIBRATIONS
-from dcs.methods.parameters import CALIBRATION_NAMES
+from dcs.methods.parameters import MIXTURE
 from dcs.selection.methods import get_method
 from dcs_workflows.config.sweep import ABLATED, SweepConfig, selected, value_label
 from dcs_workflows.config.tuner import PARTS, Space, TunerSettings
@@ -153,7 +153,7 @@ def test_every_setting_of_the_tuner_can_be_an_axis():
 
 def test_a_new_knob_or_calibration_keeps_the_keys_of_cells():
     (cell,) = _cells(_config(tuner={"trials": 60, "space": {"beta": 0.5}}))
-    names = (*CALIBRATION_NAMES, "another")
+    names = (MIXTURE, *CALIBRATIONS, "another")
     space = create_model(
         "Space", __base__=Space, calibration=(tuple, names), patience=(tuple, (1.0,))
     )

@@ -74,11 +74,6 @@ class ResultTable:
     about: str = ""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Column heads of the displayed table."""
-        return tuple(self.text.columns)
-
-    @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """Rows of the displayed table, one text per column."""
         return tuple(self.text.itertuples(index=False, name=None))

@@ -130,8 +130,7 @@ class Stop:
         Number of the received signal, if any.
     """
 
-    def __init__(self) -> None:
-        self.number: int | None = None
+    number: int | None = None
 
     def listen(self) -> None:
         """Install the handlers; call again after Ray, which installs its own."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+import dcs_tracking
 from dcs.errors import ConfigError, redact, show
 from dcs_workflows.cli.console import console, warn
 
 if TYPE_CHECKING:
     from dcs.data.columns import Reading
-    from dcs_tracking import Recorder, RecorderReport
     from dcs_workflows.config.sweep import SweepConfig
 
 _Found = TypeVar("_Found")
@@ -146,25 +146,24 @@ def reading(choices: Sequence[str] | None) -> Reading:
 
 def recording(
     tracking_uri: str | None, config: SweepConfig, *, params: Mapping[str, Any], **options: Any
-) -> Recorder:
+) -> dcs_tracking.Recorder:
     """Return a recorder of a sweep, with warnings printed on the terminal."""
-    from dcs_tracking import Recorder
-
     # A sweep of tables has no prompts.
     unused = {"models", "tasks", "shots"} if config.tables else None
     # Server addresses may contain a password.
     own = json.loads(redact(config.model_dump_json(exclude=unused)))
-    return Recorder(
+    return dcs_tracking.Recorder(
         tracking_uri,
         experiment=config.name,
         sweep_params={**params, **own},
         **config.tracking.model_dump(),
         warn=warn,
+        process=True,
         **options,
     )
 
 
-def show_report(report: RecorderReport, what: str) -> None:
+def show_report(report: dcs_tracking.RecorderReport, what: str) -> None:
     """Print what was recorded, and the address of what."""
     console.print(report.message)
     if report.address is not None:
@@ -181,10 +180,9 @@ def place_of(output: Path, tracking_uri: str | None) -> str:
 
 def ui_command(output: Path, tracking_uri: str | None) -> str:
     """Return the command that opens MLflow, or ``MLflow's server`` if the store is a server."""
-    from dcs_tracking import queries
     from dcs_tracking.store.client import has_server
 
-    if has_server(queries.store_of(output, tracking_uri)):
+    if has_server(dcs_tracking.queries.store_of(output, tracking_uri)):
         return "MLflow's server"
     return f"dcs ui {place_of(output, tracking_uri)}"
 

@@ -16,7 +16,10 @@ from urllib.parse import quote
 
 import typer
 
+import dcs
+import dcs_tracking
 from dcs.errors import ConfigError, escaped
+from dcs_tracking import results, store
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import conclude, console, new_table
 from dcs_workflows.cli.options import argument, flag, option
@@ -49,21 +52,17 @@ def report(
     Example: `dcs report quickstart -o report.html --files figures`
     """
     from dcs.io import atomic_write, write_together
-    from dcs_tracking import Archive
-    from dcs_tracking.results.cells import Cells
-    from dcs_tracking.results.figures import figure_files, overview_figures
-    from dcs_tracking.results.report import render_report
-    from dcs_tracking.results.sweep_tables import table_files
-    from dcs_tracking.store import client, queries
 
-    uri = queries.store_of(runs, tracking_uri)
+    uri = store.queries.store_of(runs, tracking_uri)
     stored, title = _pooled(experiments[::-1], runs, tracking_uri), " and ".join(experiments)
-    cells = Cells.of(each.record for each in stored)
+    cells, archive = dcs_tracking.Cells.of(e.record for e in stored), dcs_tracking.Archive(runs)
     with console.status("writing the report"):
-        link = functools.partial(client.run_link, uri)
-        atomic_write(output, render_report(stored, title=title, link=link, archive=Archive(runs)))
+        link = functools.partial(store.client.run_link, uri)
+        page = results.report.render_report(stored, title=title, link=link, archive=archive)
+        atomic_write(output, page)
         if files is not None:
-            made: dict[str, Any] = {**table_files(cells), **figure_files(overview_figures(cells))}
+            made: dict[str, Any] = {**results.sweep_tables.table_files(cells)}
+            made |= results.figures.figure_files(results.figures.overview_figures(cells))
             write_together({files / Path(name).name: made[name] for name in made})
     links = f"its links need {options.ui_command(runs, tracking_uri)}"
     console.print(f"{len(cells.records)} cells reported in {output}; {links}", style="bold")
@@ -71,18 +70,15 @@ def report(
 
 def _pooled(sweeps: Iterable[str], runs: Path, tracking_uri: str | None) -> list[StoredCell]:
     """Return the cells of sweeps, each once, unless rows of a source differ: they have no mean."""
-    from dcs_tracking import queries
-    from dcs_tracking.schema import DIGESTS
-
     found: dict[str, StoredCell] = {}
     owners: dict[str, tuple[str, str, list[Any]]] = {}
     for name in sweeps:
-        for cell in options.recorded(queries.stored_cells, name, runs, tracking_uri):
+        for cell in options.recorded(store.queries.stored_cells, name, runs, tracking_uri):
             record, who = cell.record, cell.record.who
             # The same task may be in a file of another path.
             found[json.dumps({**record.identity, **who}, sort_keys=True)] = cell
             source = json.dumps({**who, "method": None})
-            rows = [record.identity.get(part) for part in DIGESTS]
+            rows = [record.identity.get(part) for part in dcs_tracking.schema.DIGESTS]
             other, first, known = owners.setdefault(source, (name, record.key, rows))
             if rows != known:
                 raise ConfigError(
@@ -103,13 +99,10 @@ def ui(
 
     Example: `dcs ui --output dcs-runs --port 5001`
     """
-    from dcs_tracking.store import queries
-    from dcs_tracking.store.client import ui_arguments
-
-    uri, here = queries.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
-    command = ui_arguments(uri, port=port)
+    uri, here = store.queries.store_of(runs, tracking_uri), f"http://127.0.0.1:{port}"
+    command = store.client.ui_arguments(uri, port=port)
     with console.status("reading the runs"):
-        links = queries.newest_links(uri, here)
+        links = store.queries.newest_links(uri, here)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise ConfigError(f"--port {port}: in use, perhaps by another dcs ui; choose another")
@@ -144,23 +137,20 @@ def runs(
 
     Example: `dcs runs quickstart --sort test/cobias`
     """
-    from dcs_tracking.store import queries
-    from dcs_tracking.store.client import run_link
-
-    uri = queries.store_of(output, tracking_uri)
-    found = options.recorded(queries.cells, sweep, output, tracking_uri)
+    uri = store.queries.store_of(output, tracking_uri)
+    found = options.recorded(store.queries.cells, sweep, output, tracking_uri)
     if sort is not None:
-        found = queries.best_first(found, sort)
+        found = store.queries.best_first(found, sort)
     if studies is not None:
         from dcs_workflows.study.storage import collect_studies
 
         number = collect_studies(_stored_studies(output, found["cell_key"]), studies)
         console.print(f"{number:,} stud{'y' if number == 1 else 'ies'} written to {studies}")
-    found = found.assign(link=[run_link(uri, row) for row in found.itertuples()])
+    found = found.assign(link=[store.client.run_link(uri, row) for row in found.itertuples()])
     if as_json:
         typer.echo(found.to_json(orient="records", date_format="iso", double_precision=15))
         return
-    metrics = dict.fromkeys([*queries.FIGURES, *([sort] if sort else [])])
+    metrics = dict.fromkeys([*store.queries.FIGURES, *([sort] if sort else [])])
     names = ["name"] if sweep else ["sweep", "name"]
     if len(found):
         _show_runs(found, names, [name for name in metrics if found[name].dtype.kind == "f"])
@@ -178,7 +168,6 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
     """
     from dcs.evaluation.metrics import metric_of
     from dcs.evaluation.uncertainty import percent
-    from dcs_tracking.store.queries import FIGURES
 
     failed = found["status"] != "FINISHED"
     shown = found[names].assign(key=found["cell_key"].str[:8])[["key", *names]]
@@ -188,7 +177,7 @@ def _show_runs(found: pd.DataFrame, names: list[str], metrics: list[str]) -> Non
         shown[name] = texts.str.ljust(texts.str.len().max())
     for name in metrics:
         metric = metric_of(name)
-        head = metric.head if metric and name in FIGURES else name
+        head = metric.head if metric and name in store.queries.FIGURES else name
         shown[head] = found[name].map(percent if metric else "{:.4g}".format)
     lines = shown.to_string(index=False, justify="left").split("\n")
     for row, (link, bad) in enumerate(zip(found["link"], failed, strict=True), 1):
@@ -212,12 +201,10 @@ def compare(
 
     Example: `dcs compare before after`
     """
-    from dcs_tracking.results.cells import Cells
-    from dcs_tracking.results.sweep_tables import compare_sweeps
-
     stored = (_pooled([name], runs, tracking_uri) for name in (first, second))
-    table = compare_sweeps(*(Cells.of(cell.record for cell in own) for own in stored))
-    shown = new_table(*(f"{c} " if c in table.words else c for c in table.columns))
+    sweeps = (dcs_tracking.Cells.of(cell.record for cell in own) for own in stored)
+    table = results.sweep_tables.compare_sweeps(*sweeps)
+    shown = new_table(*(f"{c} " if c in table.words else str(c) for c in table.text))
     for row in table.rows:
         shown.add_row(*row)
     console.print(f"{table.title}: {first} → {second}", style="bold")
@@ -240,15 +227,13 @@ def rm(
 
     Example: `dcs rm quickstart --yes`
     """
-    from dcs_tracking import Archive
     from dcs_tracking.schema import CELL_KEY, SWEEP_KEY, tagged
-    from dcs_tracking.store import client, queries
 
-    archive = Archive(runs)
+    archive = dcs_tracking.Archive(runs)
     sweeps = [sweep for sweep in archive.sweeps() if sweep.experiment == name]
     record = None
     if not sweeps:
-        record = options.recorded(queries.find_cell, name, runs, tracking_uri).record
+        record = options.recorded(store.queries.find_cell, name, runs, tracking_uri).record
     what = f"sweep {name}" if record is None else f"cell {record.key}"
     if not yes:
         typer.confirm(f"Delete {what} in {runs} and in MLflow?", abort=True)
@@ -260,10 +245,11 @@ def rm(
         keys = archive.own_keys(sweeps) if record is None else [record.key]
         studies = _stored_studies(runs, keys)
         named = record.sweep if record else name
-        store = client.open_store(queries.store_of(runs, tracking_uri, named))
-        experiments = [str(each.experiment_id) for each in store.search_experiments()]
+        opened = store.client.open_store(store.queries.store_of(runs, tracking_uri, named))
+        experiments = [str(each.experiment_id) for each in opened.search_experiments()]
         tags = [{SWEEP_KEY: each.sweep_key} for each in sweeps] or [{CELL_KEY: keys[0]}]
-        count = sum(queries.delete_runs(store, experiments, tagged(each)) for each in tags)
+        delete = functools.partial(store.queries.delete_runs, opened, experiments)
+        count = sum(delete(tagged(each)) for each in tags)
         for study in studies:
             study.remove()
         for key in keys:
@@ -280,13 +266,12 @@ def rm(
 
 def _stored_studies(runs: Path, keys: Iterable[str]) -> list[StoredStudy]:
     """Return the studies of cells, which need not exist."""
-    from dcs_tracking import Archive
     from dcs_workflows.plan import STORAGE_VARIABLE, cell_label
     from dcs_workflows.study.storage import Studies
 
     studies = Studies(runs.absolute(), os.environ.get(STORAGE_VARIABLE) or None)
     studies.check(connect=True)
-    records = Archive(runs).load(keys, summaries=True).values()
+    records = dcs_tracking.Archive(runs).load(keys, summaries=True).values()
     stored = (studies.of(record.key, cell_label(record.identity)) for record in records)
     return [*filter(None, stored)]
 
@@ -305,23 +290,20 @@ def register(
 
     Example: `dcs register dcs-runs/moods-dcs/scheme.json --name moods --alias champion`
     """
-    import dcs
-    from dcs_tracking.store import client, queries, serving
-
-    serving.check_registered_names(name, alias)
-    uri = queries.store_of(runs, tracking_uri)
+    store.serving.check_registered_names(name, alias)
+    uri = store.queries.store_of(runs, tracking_uri)
     if run.endswith(".json"):
         scheme = dcs.CorrectionScheme.load(run)
         folder = Path(run).absolute().parent
-        model_id = serving.log_scheme(uri, scheme, output=runs, name=folder.name)
+        model_id = store.serving.log_scheme(uri, scheme, output=runs, name=folder.name)
     else:
-        cell = options.recorded(queries.find_cell, run, runs, tracking_uri)
-        model_id = serving.log_cell_scheme(uri, cell)
+        cell = options.recorded(store.queries.find_cell, run, runs, tracking_uri)
+        model_id = store.serving.log_cell_scheme(uri, cell)
     with console.status("registering the model"):
-        version = serving.register_model(uri, model_id, name, alias=alias)
+        version = store.serving.register_model(uri, model_id, name, alias=alias)
     served = f"models:/{name}@{alias}" if alias else f"models:/{name}/{version}"
     console.print(f"version {version} of model {name!r} registered: models:/{model_id}")
-    console.print(f"{client.pages(uri)}/models/{quote(name)}/versions/{version}")
-    variable = f"MLFLOW_TRACKING_URI={shlex.quote(client.redact_uri(uri))}"
+    console.print(f"{store.client.pages(uri)}/models/{quote(name)}/versions/{version}")
+    variable = f"MLFLOW_TRACKING_URI={shlex.quote(store.client.redact_uri(uri))}"
     serve = f"mlflow models serve -m {shlex.quote(served)} --env-manager local --port 5001"
     console.print(f"next:\n  {variable} {serve}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dcs_tracking
 from dcs.errors import ConfigError
 from dcs_workflows.cli import options
 from dcs_workflows.cli.console import STOP, conclude, console, new_table, progress_bar
@@ -20,7 +21,6 @@ from dcs_workflows.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from dcs import ProbabilityTable
-    from dcs_tracking import CellRecord
     from dcs_workflows.config.sweep import SweepConfig
     from dcs_workflows.plan import Budget, SweepPlan
     from dcs_workflows.sources.scored import StoredTables, TableRequest
@@ -301,7 +301,7 @@ def _run(
     from dcs_workflows.plan import BudgetSpentError, Progress, sweep_key
     from dcs_workflows.sources.scored import StoredTables, expected_requests
 
-    def recorded() -> list[CellRecord]:
+    def recorded() -> list[dcs_tracking.CellRecord]:
         """Return all cells of the sweep, of which the plan may be a part."""
         return [*archive.load(archive.keys(recorder.sweep_key), summaries=True).values()]
 
@@ -369,8 +369,6 @@ def sync(
 
     Example: `dcs sync --output dcs-runs --tracking-uri http://127.0.0.1:5000`
     """
-    import dcs_tracking
-
     with console.status("recording in MLflow"):
         reports = dcs_tracking.sync(runs, tracking_uri=tracking_uri)
     for report in reports:

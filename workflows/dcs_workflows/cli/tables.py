@@ -190,7 +190,6 @@ def tune(
         # What names the table, since all that are tuned are in one experiment.
         varies=("task",) if source.model == source.task else ("task", "model", "shots"),
         run_name=name,
-        at_end=True,
     ) as recorder:
         with progress_bar(f"tuning {method}") as progress:
             run_here(plan, recorder, lambda share: progress(completed=share))

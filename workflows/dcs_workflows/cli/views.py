@@ -172,7 +172,7 @@ def progress_line(progress: Progress, recorder: Recorder, now: float) -> str:
         f"cells {progress.cells_done}/{progress.cells_total}{failed}: {progress.running} running"
     ]
     parts += [f"{work[unit] / seconds:,.1f} {unit}/s" for unit in _RATES if work[unit]]
-    recorded, waiting, stage = recorder.recorded, recorder.pending, recorder.stage
+    recorded, waiting, stage = recorder.progress
     computed = progress.cells_done == progress.cells_total
     if waiting or computed:
         what = f"{waiting} {stage}" if waiting else stage

@@ -34,7 +34,7 @@ _LOOK_SECONDS = 2.0
 #: does not answer for a minute.
 _LOST_SECONDS = 30.0
 #: Timeout of a test task: a busy machine starts workers slowly.
-_ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 120.0
 
 #: Environment variables that Ray reads at import; user-specified values take precedence.
 _ENVIRONMENT = {
@@ -137,7 +137,7 @@ def _ask_nodes(file: Path | None) -> None:
     }
     for name, answer in answers.items():
         try:
-            found, seen = ray.get(answer, timeout=_ANSWER_SECONDS)
+            found, seen = ray.get(answer, timeout=ANSWER_SECONDS)
         except (NodeDiedError, TaskUnschedulableError):
             continue  # A spot node that has left the cluster needs no check.
         except RayError as error:
@@ -416,14 +416,6 @@ def place(nodes: Iterable[Mapping[str, Any]]) -> Placement:
     )
 
 
-def look() -> Placement | None:
-    """Return where work is scheduled on the joined cluster, or None if no node is alive."""
-    import ray
-
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return place(nodes) if any(node["Alive"] for node in nodes) else None
-
-
 class ClusterWatch:
     """Monitor a cluster every two seconds and detect its loss.
 
@@ -482,20 +474,3 @@ def gone(reason: str) -> ClusterError:
         f"the Ray cluster was lost ({reason}); finished results are saved, run the same command "
         "again to continue"
     )
-
-
-def check_alive() -> None:
-    """Run a test task after Ray has reported the death of a worker or a node.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster does not complete it.
-    """
-    import ray
-
-    check_processes()
-    try:
-        ray.get(ray.remote(num_cpus=0)(lambda: True).remote(), timeout=_ANSWER_SECONDS)
-    except ray.exceptions.RayError as error:
-        raise gone(last_line(error)) from error

@@ -18,8 +18,8 @@ from dcs.errors import ScoringError, last_line
 from dcs.selection.methods import get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_tracking.records import now_ms
-from dcs_workflows.cluster.connect import ClusterWatch, check_alive, check_processes, gone, look
-from dcs_workflows.cluster.pool import ScoringPool
+from dcs_workflows.cluster.connect import ClusterWatch, Placement, check_processes, gone, place
+from dcs_workflows.cluster.pool import ScoringPool, check_alive
 from dcs_workflows.parallel import one_thread
 from dcs_workflows.plan import (
     Budget,
@@ -128,6 +128,12 @@ def _apply(function: Callable[[T], R], item: T) -> R:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with one_thread():
         return function(item)
+
+
+def look() -> Placement | None:
+    """Return where work is scheduled on the joined cluster, or None if no node is alive."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return place(nodes) if any(node["Alive"] for node in nodes) else None
 
 
 class Driver:

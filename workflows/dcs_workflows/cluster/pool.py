@@ -12,7 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from dcs.errors import DCSError, ScoringError, last_line
 from dcs.scoring.generation import ScorerInfo
-from dcs_workflows.cluster.connect import check_alive
+from dcs_workflows.cluster.connect import ANSWER_SECONDS, check_processes, gone
 from dcs_workflows.cluster.scoring import IN_FLIGHT, ScoringActor, TableScoring
 from dcs_workflows.plan import SweepPlan
 from dcs_workflows.sources.scored import StoredTables, TableRequest, request_key
@@ -43,6 +43,21 @@ class _Call:
     actor: _Actor
     table: TableScoring | None = None
     shard: slice = field(default_factory=lambda: slice(0))
+
+
+def check_alive() -> None:
+    """Run a test task after Ray has reported the death of a worker or a node.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster does not complete it.
+    """
+    check_processes()
+    try:
+        ray.get(ray.remote(num_cpus=0)(lambda: True).remote(), timeout=ANSWER_SECONDS)
+    except RayError as error:
+        raise gone(last_line(error)) from error
 
 
 class ScoringPool:

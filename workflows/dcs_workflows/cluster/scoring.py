@@ -102,9 +102,8 @@ class ScoringActor:
         """Free the memory of the model, including GPU memory, before the process ends."""
         self._held.close()
 
-    def __ray_shutdown__(self) -> None:
-        """Close the model; called by Ray when the driver has released the actor."""
-        self.close()
+    #: Called by Ray when the driver has released the actor.
+    __ray_shutdown__ = close
 
 
 class TableScoring:

@@ -1,0 +1,14 @@
+from . import results as results
+from . import schema as schema
+from . import store as store
+from .archive import Archive as Archive
+from .archive import Sweep as Sweep
+from .environment import collect_provenance as collect_provenance
+from .records import CellRecord as CellRecord
+from .records import ScoringRecord as ScoringRecord
+from .records import TrialRecord as TrialRecord
+from .results.cells import Cells as Cells
+from .store import queries as queries
+from .store.recorder import Recorder as Recorder
+from .store.recorder import sync as sync
+from .store.writer import RecorderReport as RecorderReport
