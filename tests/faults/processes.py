@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 DEADLINE = 300.0
 
@@ -137,3 +140,23 @@ def _alive(node: Any) -> bool:
     import ray
 
     return any(n["Alive"] and n["NodeID"] == node.node_id for n in ray.nodes())
+
+
+@contextmanager
+def disk(folder: Path, size: str) -> Iterator[Path]:
+    """Make a folder a file system of its own."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path, *, leave: int = 0) -> Path:
+    """Take all room of a file system but `leave` bytes."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        file.write(bytes(shutil.disk_usage(folder).free - leave))
+    return ballast

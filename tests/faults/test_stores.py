@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +12,9 @@ import pytest
 
 from dcs_tracking import sync
 from tests.servers import free_port, mlflow_server
-from tests.workflows.conftest import done
+from tests.workflows.conftest import done, refused
 
+from .processes import disk, fill
 from .sweeps import CONFIG, check_complete, kept, results, sweep, sweep_command
 
 
@@ -73,25 +72,8 @@ def test_a_server_on_postgresql_killed_between_runs(undisturbed, finished, postg
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
-    if os.getuid() != 0:
-        pytest.skip("mounting a small file system takes root")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def _fill(folder: Path, *, leave: int) -> Path:
-    """Take all room but `leave` bytes."""
-    ballast = folder / "ballast"
-    with ballast.open("wb") as file:
-        file.write(b"\0" * (shutil.disk_usage(folder).free - leave))
-    return ballast
+    with disk(tmp_path / "small", "2m") as folder:
+        yield folder
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, small_disk, output):
@@ -101,11 +83,8 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(cluster, undisturbed, sma
     arguments = sweep_command(None, runs, "--tracking-uri", elsewhere)
     # First no table can be written, then, where they all are there, no cell.
     for leave in (16_000, 40_000):
-        ballast = _fill(small_disk, leave=leave)
-        err = done(*arguments, code=2).err
-        assert err.count("\n") == 1, err
-        assert "No space left on device" in err
-        assert "command again" in err
+        ballast = fill(small_disk, leave=leave)
+        refused(*arguments, says=["No space left on device", "command again"])
         for record in kept(runs):
             assert record.finished
         ballast.unlink()

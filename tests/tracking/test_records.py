@@ -73,7 +73,6 @@ def test_numpy_values_are_stored_as_plain_ones() -> None:
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"key": "../x"}, "key"),
         ({"status": "DONE"}, "status"),
         ({"metrics": {"test/accuracy": "high"}}, "test/accuracy"),
         ({"params": {"a": {"b": object()}}}, "params"),

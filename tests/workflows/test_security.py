@@ -23,6 +23,7 @@ from dcs_tracking.records import ScoringRecord
 from dcs_tracking.store.client import ui_arguments
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.study.cell import failed_record
+from tests.dcs.prompting.test_files import OWN
 from tests.servers import answering
 from tests.tracking.cells import make_cell
 from tests.workflows.conftest import UNDRAWN, Outcome, biased_table, done, run_dcs, toy_cell
@@ -103,9 +104,7 @@ def test_the_record_of_a_cell_that_failed(tmp_path: Path) -> None:
 def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
         SweepConfig.model_validate({"name": name, "tasks": ["helpdesk"]})
-    place = {"optimization": "a", "test": "b", "fields": {"text": "text"}, "label": "label"}
-    task = {"name": name, "classes": ["a", "b"], "template": "{text}\nA:", "files": place}
-    (tmp_path / "task.yaml").write_text(json.dumps(task))
+    (tmp_path / "task.yaml").write_text(json.dumps(OWN | {"name": name}))
     with pytest.raises(DCSError, match="key 'name'"):
         get_task(str(tmp_path / "task.yaml"))
     nothing: dict[str, Any] = dict.fromkeys(("identity", "params", "metrics"), {})

@@ -15,6 +15,7 @@ from dcs_workflows.cluster.sweep import run_here
 from dcs_workflows.config.sweep import SweepConfig
 from dcs_workflows.plan import Budget, BudgetSpentError, Progress, plan_sweep, sweep_key
 from dcs_workflows.study.cell import failed_record
+from tests.dcs.refusals import refuses
 from tests.faults.sweeps import poison, results, sweep
 from tests.tracking.cells import runs_of
 from tests.workflows.conftest import QUICK, biased_table, stopped, swept
@@ -90,8 +91,7 @@ def test_cells_of_prompts_that_are_scored_again_leave_before_others_are_computed
     monkeypatch.setattr("dcs_workflows.cluster.sweep._run_in_process", lambda *about: later)
     about = {"experiment": "small", "sweep_key": sweep_key(CONFIG)}
     with Recorder("http://127.0.0.1:9", output=tmp_path, **about) as recorder:
-        with pytest.raises(RuntimeError):
-            run_here(plan, recorder, lambda share: None)
+        refuses(RuntimeError, run_here, plan, recorder, lambda share: None)
         left = {*recorder.archive.keys(recorder.sweep_key)}
     assert left == {*plan.ended} < {record.key for record in records}
 
@@ -99,14 +99,12 @@ def test_cells_of_prompts_that_are_scored_again_leave_before_others_are_computed
 @pytest.mark.slow
 def test_a_spent_budget_leaves_the_rest_to_the_next_run(finished, output):
     seen = Progress()
-    with pytest.raises(BudgetSpentError):
-        sweep(output, CONFIG, progress=seen, budget=Budget(requests=1))
+    refuses(BudgetSpentError, sweep, output, CONFIG, progress=seen, budget=Budget(requests=1))
     assert 0 < seen.work["requests"] == seen.work["prompts"] < 4 * 120
     assert seen.work["tokens"] > seen.work["requests"]
     # Cells of complete tables are computed: only the models may do no more.
     assert seen.cells_done == 2 * seen.tables_done < 8
-    with pytest.raises(BudgetSpentError):
-        sweep(output, CONFIG, budget=Budget(hours=1e-9))
+    refuses(BudgetSpentError, sweep, output, CONFIG, budget=Budget(hours=1e-9))
     assert results(_sweep(CONFIG, output)[0]) == results(finished[1])
 
 

@@ -123,7 +123,7 @@ def _version(path: Path) -> str:
 def _share(record: CellRecord, shared: dict[str, Any]) -> CellRecord:
     """Let a record have names and settings of other records, which take most of the memory."""
     own = {"metrics": {intern(name): value for name, value in record.metrics.items()}}
-    for part in ("identity", "provenance"):
+    for part in ("identity", "provenance", "class_accuracies"):
         values = getattr(record, part).items()
         own[part] = {name: shared.setdefault(repr(value), value) for name, value in values}
     for part, values in own.items():
@@ -254,7 +254,9 @@ class Archive:
         ):
             whole = {*_INDEX} <= {*file.schema_arrow.names}
             wanted = [*_INDEX[:2], *columns]
-            for batch in file.iter_batches(_ROWS, columns=wanted) if whole else ():
+            # Each thread would keep memory of its own.
+            batches = file.iter_batches(_ROWS, columns=wanted, use_threads=False)
+            for batch in batches if whole else ():
                 yield from zip(*(each.to_pylist() for each in batch.columns), strict=True)
 
     def load(

@@ -27,15 +27,12 @@ GOOD: dict[str, list[Any]] = {
 }
 
 
-def save(form: str, folder: Path, header: bytes = b"", **changes: Any) -> Path:
-    """Write good rows in a form, with some columns changed (None drops one)."""
+def save(folder: Path, header: bytes = b"", **changes: Any) -> Path:
+    """Write good rows, with some columns changed (None drops one)."""
     columns = {key: value for key, value in (GOOD | changes).items() if value is not None}
-    path = folder / f"t.{form}"
-    if form == "parquet":
-        metadata = {"dcs": header} if header else None
-        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
-    else:
-        pd.DataFrame(columns, dtype=object).to_csv(path, index=False)
+    path = folder / "t.parquet"
+    metadata = {"dcs": header} if header else None
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
     return path
 
 
@@ -176,7 +173,7 @@ def test_pairs_and_folders(tmp_path: Path) -> None:
     path = saved(tmp_path, classes=["no", "yes"])
     table, ours = read_table(path), tmp_path / "ours"
     table.write(ours / "optimization.parquet")
-    save("csv", ours, id=list("xyz")).rename(ours / "test.csv")
+    pd.DataFrame(GOOD | {"id": [*"xyz"]}).to_csv(ours / "test.csv", index=False)
     published = vectors(tmp_path, opt=LINES, dev=LINES, test="y 1 0 0.9 0.1\n")
     (tmp_path / "notes.txt").write_text("none")
     sources = (ours, path, published)

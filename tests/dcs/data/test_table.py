@@ -173,7 +173,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], words: list[str]) -> Non
     ],
 )
 def test_files_that_are_refused(change: Any, word: str, tmp_path: Path) -> None:
-    path = save("parquet", tmp_path, **{"header": header(), **change})
+    path = save(tmp_path, **{"header": header(), **change})
     refuses(TableError, ProbabilityTable.read, path, names=[f"{path}: ", word])
 
 

@@ -263,8 +263,7 @@ class TestFaults:
     ) -> None:
         failing = np.random.default_rng(0).random(24) < 0.75
         server.sick = {q: (400, {}, "no") for q, bad in zip(QUERIES, failing, strict=True) if bad}
-        with pytest.raises(RowsError):
-            ask(server, 24, retries=0, concurrency=1)
+        refuses(RowsError, ask, server, 24, retries=0, concurrency=1)
         asked = [body["prompt"] for _, _, body, _ in server.requests].count("A")
         runs = [len([*run]) for bad, run in itertools.groupby(failing) if bad]
         assert asked == sum(run // 4 for run in runs) > 0

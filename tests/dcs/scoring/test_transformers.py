@@ -32,7 +32,6 @@ TINY = resolve_model("tiny_lm").location
 TASK = get_task("helpdesk")
 QUERIES = [render_query(TASK, e.text) for e in TASK.examples("test")[:12]]
 QUERIES[3] = render_query(TASK, "Help.")
-SEVERAL = ("quixotry", "abbreviation", "zebra crossing")
 WORDS = ("good", "quixotry", "zebra crossing", "zebra stripes")
 
 
@@ -86,7 +85,7 @@ def check(folder: str, prefix: str | PromptPrefix, words: Sequence[str], rule: L
     ("shots", "words", "rule"),
     [
         *((shots, TASK.label_words, "mean") for shots in (0, "N")),
-        (0, SEVERAL, "mean"),
+        (0, ("quixotry", "abbreviation", "zebra crossing"), "mean"),
         (1, WORDS, "joint"),
     ],
 )
@@ -221,18 +220,16 @@ class TestOutOfMemory:
 @pytest.mark.parametrize("end", ["$A </s>", "<s> $A </s> </s>", "<s> $A"])
 def test_tokens_that_a_tokenizer_appends(end: str, tiny_scorer: Scorer) -> None:
     from tokenizers.processors import TemplateProcessing
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    expected = AutoTokenizer.from_pretrained(TINY)
-    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    model, expected = in_memory("m"), in_memory("m").tokenizer
+    tokenizer = model.tokenizer
     special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
     if "<s>" not in end:
         expected.backend_tokenizer.post_processor = None
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(end, special_tokens=special)
-    model = AutoModelForCausalLM.from_pretrained(TINY)
     for words in (("good", "bad"), WORDS):
         probs = [
-            TransformersScorer(LoadedModel(model, each, "m")).score("", QUERIES, words)
+            TransformersScorer(LoadedModel(model.weights, each, "m")).score("", QUERIES, words)
             for each in (tokenizer, expected)
         ]
         np.testing.assert_array_equal(*probs)

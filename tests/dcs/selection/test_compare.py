@@ -24,8 +24,7 @@ from dcs.selection.front import FittedScheme
 from dcs.selection.preference import Preference, pareto_front
 from tests.dcs.biased import biased_table, gain
 
-_BALANCE = Preference("balance")
-_ONE_POINT = SelectionSettings(betas=(1.0,), folds=3, preference=_BALANCE)
+_ONE_POINT = SelectionSettings(betas=(1.0,), folds=3, preference=Preference("balance"))
 _LINEAR = Hyperparameters(calibration="linear")
 _QUICK = SelectionSettings(candidates=(_LINEAR,), betas=(0.0, 0.3, 1.0), folds=3)
 

@@ -192,8 +192,7 @@ def test_threads_keep_the_order_and_take_no_more_than_allowed() -> None:
         assert result == n * n
         assert taken[-1] < n + 3
     assert taken == list(range(20))
-    with pytest.raises(ZeroDivisionError):
-        list(Threads(2)(lambda i: 1 // i, [1, 0, 1]))
+    refuses(ZeroDivisionError, list, Threads(2)(lambda i: 1 // i, [1, 0, 1]))
 
 
 def test_the_mixture_is_of_those_that_likelihood_and_score_favour_for_all_classes_alike() -> None:

@@ -21,17 +21,12 @@ def _render(records: list[CellRecord], title: str = "demo") -> str:
 
 
 @pytest.fixture(scope="module")
-def records() -> list[CellRecord]:
+def report() -> str:
     tasks = ("trec", "ddi")
     found = paper_cells(tasks=tasks, shots=(1, "N"), seeds=(0,))
     found += paper_cells(tasks=tasks, objective="err", methods=("dcs",), seeds=(0,))
     hostile = 'Traceback ...\nValueError: <img src="https://host/x"> & worse'
-    return [*found, failed_cell(900, hostile)]
-
-
-@pytest.fixture(scope="module")
-def report(records: list[CellRecord]) -> str:
-    return _render(records, "<paper> & more")
+    return _render([*found, failed_cell(900, hostile)], "<paper> & more")
 
 
 def test_the_page_refers_to_nothing_outside_itself(report: str) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcs_tracking import Archive
-from dcs_tracking.records import StoredCell
 from dcs_tracking.results.report import render_report
 from dcs_tracking.store.client import default_tracking_uri, run_link
 from dcs_tracking.store.queries import newest_links, stored_cells
@@ -41,20 +40,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cells(runs: Path) -> list[StoredCell]:
-    return stored_cells(runs, EXPERIMENT)
-
-
-@pytest.fixture(scope="module")
 def server(runs: Path) -> Iterator[str]:
     with mlflow_server(runs, free_port(), artifacts=False) as address:
         yield address
 
 
-def test_the_report_draws_and_sorts(
-    page: Page, runs: Path, cells: list[StoredCell], server: str, tmp_path: Path
-) -> None:
-    link = partial(run_link, server)
+def test_the_report_draws_and_sorts(page: Page, runs: Path, server: str, tmp_path: Path) -> None:
+    cells, link = stored_cells(runs, EXPERIMENT), partial(run_link, server)
     text = render_report(cells, title=EXPERIMENT, archive=Archive(runs), link=link)
     (report := tmp_path / "report.html").write_text(text, encoding="utf-8")
     asked: list[str] = []
@@ -92,11 +84,11 @@ def test_the_report_draws_and_sorts(
 
 
 def test_mlflow_compares_all_methods_on_its_first_page(
-    page: Page, server: str, runs: Path, cells: list[StoredCell]
+    page: Page, server: str, runs: Path
 ) -> None:
     page.goto(newest_links(default_tracking_uri(runs), server)["methods"])
     groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
     metrics = ['text="test/accuracy"', 'text="test/cobias"']
-    listed = f"text={len(cells)} matching runs"
+    listed = f"text={len(stored_cells(runs, EXPERIMENT))} matching runs"
     for selector in (listed, *groups, ".js-plotly-plot svg", *metrics):
         page.locator(selector).first.wait_for(timeout=_PATIENCE)

@@ -14,12 +14,11 @@ from tests.docs.runner import ROOT, blocks_of
 
 AWS = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
 (_JOB,) = (each.code for each in blocks_of("docs/cluster.md") if each.language == "yaml")
-JOB = yaml.safe_load(_JOB)
 
 
 def _kuberay_types() -> dict[str, Any]:
     """Return the groups of a cluster on Kubernetes as ``cluster.yaml`` has them."""
-    cluster = JOB["spec"]["rayClusterSpec"]
+    cluster = yaml.safe_load(_JOB)["spec"]["rayClusterSpec"]
     head = {"groupName": "head", "maxReplicas": 1, **cluster["headGroupSpec"]}
     types = {}
     for group in (head, *cluster["workerGroupSpecs"]):

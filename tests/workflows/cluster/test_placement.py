@@ -27,29 +27,27 @@ def cluster(*nodes: dict[str, float], gone: int | None = None) -> Placement:
 GPUS = cluster({"CPU": 4}, {"CPU": 8, "GPU": 4}, {"CPU": 8, "GPU": 4})
 CPUS = cluster({"CPU": 8})
 COMING = cluster({MAX_CPUS: 64, MAX_GPUS: 8, MAX_GPUS_PER_NODE: 4})
-#: As a cluster was declared before nodes could be told apart.
-UNTOLD = cluster({MAX_CPUS: 64, MAX_GPUS: 8})
 
 
 @pytest.mark.parametrize(
-    ("placement", "cpus", "gpus", "slots", "in_flight"),
+    ("placement", "cpus", "gpus", "slots", "cell_cpus"),
     [
-        (cluster({"CPU": 8, "GPU": 1}), 1, 1, 1, 24),
-        (cluster({"CPU": 8}, {"CPU": 8}, gone=1), 1, 0, 4, 24),
+        (cluster({"CPU": 8, "GPU": 1}), 1, 1, 1, 8),
+        (cluster({"CPU": 8}, {"CPU": 8}, gone=1), 1, 0, 4, 8),
         # With few CPUs an actor for each, and room for a cell beside them.
-        (cluster({"CPU": 2}), 0.5, 0, 2, 6),
-        (cluster({"CPU": 1}), 0.5, 0, 1, 3),
+        (cluster({"CPU": 2}), 0.5, 0, 2, 2),
+        (cluster({"CPU": 1}), 0.5, 0, 1, 1),
     ],
 )
-def test_one_machine_does_everything(placement, cpus, gpus, slots, in_flight):
+def test_one_machine_does_everything(placement, cpus, gpus, slots, cell_cpus):
     assert placement.cells == {"num_cpus": 1}
     assert placement.actors == {"num_cpus": cpus, "num_gpus": gpus}
-    assert (placement.actor_slots, placement.cells_in_flight) == (slots, in_flight)
+    assert (placement.actor_slots, placement.cell_cpus) == (slots, cell_cpus)
 
 
 def test_cells_stay_off_gpu_nodes_where_there_are_others():
     assert GPUS.cells["label_selector"] == {"ray.io/node-id": "!in(1,2)"}
-    assert (GPUS.cells_in_flight, GPUS.actor_slots) == (12, 8)
+    assert (GPUS.cell_cpus, GPUS.actor_slots) == (4, 8)
     # A head that computes nothing is no place for cells.
     assert "label_selector" not in cluster({"CPU": 0}, {"CPU": 8, "GPU": 2}).cells
 
@@ -58,7 +56,7 @@ def test_a_declared_cluster_asks_for_nodes_that_are_not_there_yet():
     # Little of the resource, so that waiting cells never hold what their trials need.
     assert COMING.cells == {"num_cpus": 1, "resources": {CELLS: 0.001}}
     assert COMING.actors == {"num_cpus": 1, "num_gpus": 1}
-    assert (COMING.actor_slots, COMING.cells_in_flight) == (8, 192)
+    assert (COMING.actor_slots, COMING.cell_cpus) == (8, 64)
     no_gpus = cluster({MAX_CPUS: 64})
     assert no_gpus.actors == {"num_cpus": 1, "num_gpus": 0, "resources": {CELLS: 0.001}}
 
@@ -93,8 +91,9 @@ def test_a_server_is_asked_by_one_actor_without_a_gpu():
 
 @pytest.mark.parametrize(
     ("placement", "most"),
-    # Not as many as there are, but as many as there are on one node.
-    [(GPUS, 4), (COMING, 4), (UNTOLD, 8), (CPUS, 1)],
+    # Not as many as there are, but as many as there are on one node; or all, where a cluster was
+    # declared before nodes could be told apart.
+    [(GPUS, 4), (COMING, 4), (cluster({MAX_CPUS: 64, MAX_GPUS: 8}), 8), (CPUS, 1)],
 )
 def test_a_model_that_no_node_can_hold_is_refused(placement, most):
     placement.check(None)

@@ -28,8 +28,6 @@ from tests.dcs.scoring.clerk import Clerk
 from tests.workflows.cluster.test_parallel import CELL, TABLES
 
 REQUEST = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=20)
-#: More prompts than a shard has.
-WHOLE = dataclasses.replace(REQUEST, limit=80)
 
 
 def score(folder: Path, request: TableRequest, **settings: Any) -> Any:
@@ -60,7 +58,8 @@ def test_a_table_does_not_depend_on_who_scores_which_shard_and_when(tmp_path):
     info = ScorerInfo("clerk", "1", "abacus", "r7", {})
     digests = set()
     for order in (1, -1):
-        table = TableScoring("k", WHOLE)
+        # More prompts than a shard has.
+        table = TableScoring("k", dataclasses.replace(REQUEST, limit=80))
         assert len(table.left) == 3
         for number, shard in enumerate([*table.left][::order]):
             assert table.unscored

@@ -21,9 +21,7 @@ from dcs_workflows.plan import Cell, cells_of, effective_settings, variants_of
 from dcs_workflows.sources.scored import TableRequest
 
 TABLE = TableRequest(model="tiny_lm", task="reviews", shots=1, seed=0, limit=None)
-DIGESTS = {"optimization": "o", "test": "t"}
 
-OBJECTIVES = ["full", "err", "err+pmi", "err+cobias"]
 VALUES: dict[str, list[Any]] = {
     "development": [None, 0.2],
     "trials": [3, 24],
@@ -46,7 +44,7 @@ def _some(values: list[Any], **limits: int) -> st.SearchStrategy[list[Any]]:
 def configs(draw: st.DrawFn) -> SweepConfig:
     """Draw a sweep with some ablations."""
     names = draw(_some(list(VALUES), max_size=3))
-    objectives = draw(_some(OBJECTIVES, max_size=3))
+    objectives = draw(_some(["full", "err", "err+pmi", "err+cobias"], max_size=3))
     axes = {name: draw(_some(VALUES[name], min_size=1, max_size=3)) for name in names}
     sizes = draw(_some([10, 50, "full"], min_size=1))
     combine = draw(st.sampled_from(["all", "all", "one_at_a_time"]))
@@ -73,7 +71,7 @@ def _config(**values: Any) -> SweepConfig:
 
 
 def _cells(config: SweepConfig) -> list[Cell]:
-    return cells_of([TABLE], variants_of(config), DIGESTS)
+    return cells_of([TABLE], variants_of(config), {"optimization": "o", "test": "t"})
 
 
 def narrowed(config: SweepConfig, *only: str) -> SweepConfig:

@@ -95,11 +95,3 @@ def test_options_go_to_the_engine():
     away = SERVED.model_copy(update={"retries": 0})
     with pytest.raises(ScoringError):
         away.load("anything")
-
-
-@pytest.mark.parametrize(
-    ("engine", "option"), [("transformers", {"votes": 3}), ("openai", {"label_rule": "joint"})]
-)
-def test_an_option_of_another_engine_is_refused(engine, option):
-    with pytest.raises(ValueError, match=f"engine {engine} '{[*option][0]}': must be"):
-        ScoringSettings(engine=engine, **option)

@@ -255,8 +255,7 @@ def test_a_sweep_has_the_cells_of_its_tables_as_they_are_now(tmp_path, monkeypat
     # A run that is stopped has no cells of the earlier tables left to average.
     write(a, seed=9)
     monkeypatch.setattr("dcs_workflows.study.cell.compute_cell", stopped)
-    with pytest.raises(RuntimeError):
-        run()
+    refuses(RuntimeError, run)
     assert {*Archive(output).keys(sweep_key(config))} < kept
 
 

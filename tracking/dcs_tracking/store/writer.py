@@ -38,6 +38,10 @@ _AWAY_SECONDS = 60.0
 #: send the head of an answer letter by letter.
 _PATIENCE = 30
 
+#: Number of cells that may fail at the same time by themselves. Of more, the cause is elsewhere,
+#: such as a full disk, which is waited for like a store that is away.
+_MOST_FAILURES = 3
+
 #: Number of threads that write cells, most of the time waiting for responses of the store. SQLite
 #: allows one writer.
 _THREADS = 4
@@ -117,8 +121,8 @@ class Writer:
         self._error: str | None = None
         self._runs: SweepRuns | None = None
         self._known = KnownRuns()
-        # Since when the store, which has answered before, is unavailable.
-        self._away: float | None = None
+        # Since when the store, which has answered before, is unavailable; -inf while it is not.
+        self._away = -math.inf
         # Until when cells are written; None until the sweep ends.
         self._deadline: float | None = None
         self._ended = False
@@ -182,7 +186,7 @@ class Writer:
                     self._report_unavailable(error)
                 if self._deadline is None:
                     self._drain_queue(_RETRY_SECONDS)
-                elif self._may_return and not self._is_time_up:
+                elif time.monotonic() < min(self._deadline, self._away + _AWAY_SECONDS):
                     time.sleep(_RETRY_SECONDS_AT_END)
                 else:
                     self._drain_queue(0.0)
@@ -210,10 +214,6 @@ class Writer:
     def _is_time_up(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline
 
-    @property
-    def _may_return(self) -> bool:
-        return self._away is not None and time.monotonic() < self._away + _AWAY_SECONDS
-
     def _open(self) -> SweepRuns:
         if self._runs is None:
             store = client.open_client(self._uri)
@@ -225,12 +225,12 @@ class Writer:
         return self._runs
 
     def _send(self, pool: ThreadPool) -> None:
-        """Write the pending cells to the store, up to the first failure."""
+        """Write the pending cells to the store, until some have failed."""
         runs = self._open()
         failed: dict[str, Exception] = {}
 
         def write(key: str) -> None:
-            if failed or self._is_time_up:
+            if len(failed) > _MOST_FAILURES or self._is_time_up:
                 return
             try:
                 self._send_one(runs, key)
@@ -243,10 +243,14 @@ class Writer:
             _log_failure(f"cell {key} could not be recorded", error)
             # Raises if the store is unavailable; otherwise the record failed.
             runs.look_up(key)
-            if key in self._failures:  # Skip a cell after its second failure.
+            self._unsent[key] = self._unsent.pop(key)  # after the others
+            # Skip a cell after its second failure.
+            if key in self._failures and len(failed) <= _MOST_FAILURES:
                 runs.forget_cell(key)
                 self._mark_processed(key)
             self._failures[key] = client.reason_of(error)
+        if len(failed) > _MOST_FAILURES:
+            raise failed.popitem()[1]
         if failed:
             # Two drivers of a sweep that replace the runs of each other must not stay in step.
             time.sleep(random.uniform(0.0, _RETRY_SECONDS_AT_END))
@@ -267,7 +271,7 @@ class Writer:
         self._mark_processed(key, written=there is None or failed is not None)
 
     def _mark_processed(self, key: str, *, written: bool = False) -> None:
-        self._progress, self._away = time.monotonic(), None
+        self._progress, self._away = time.monotonic(), -math.inf
         with self._count_lock:
             self._recorded += written
             self._unsent.pop(key, None)
@@ -335,7 +339,7 @@ class Writer:
             self._error = one_line(error)  # A sweep without a status counts as KILLED.
 
     def _report_unavailable(self, error: Exception) -> None:
-        if self._runs is not None and self._away is None:
+        if self._runs is not None and self._away == -math.inf:
             self._away = time.monotonic()
         self._runs = None
         self._error = client.reason_of(error)

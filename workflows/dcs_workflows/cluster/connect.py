@@ -86,8 +86,6 @@ _CELLS_SHARE = 0.001
 #: Clusters with at most this many CPUs run one actor per CPU: an idle actor costs nothing, while
 #: with fewer actors a CPU would be idle whenever cells take less time than tables.
 _SMALL_CPUS = 4
-#: Cells submitted to Ray per CPU: enough to keep it busy, few enough to stop quickly.
-_IN_FLIGHT_PER_CPU = 3
 
 
 class ClusterError(DCSError):
@@ -308,11 +306,6 @@ class Placement:
     node_gpus: tuple[int, ...]
     cell_cpus: int
     shared: bool
-
-    @property
-    def cells_in_flight(self) -> int:
-        """Maximum number of cells submitted to Ray at the same time."""
-        return _IN_FLIGHT_PER_CPU * max(1, self.cell_cpus)
 
     def scoring(self, settings: ScoringSettings) -> tuple[dict[str, Any], int]:
         """Return the Ray options of a scoring actor and the maximum number of actors.

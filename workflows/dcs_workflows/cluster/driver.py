@@ -48,6 +48,8 @@ _CELL_ERRORS = (OutOfMemoryError, RayTaskError, WorkerCrashedError)
 #: Timeout of a wait for results, after which the cluster is checked again: Ray ends this process
 #: silently soon after a node's daemon has died.
 _WAIT_SECONDS = 0.25
+#: Cells submitted to Ray per CPU: enough to keep it busy, few enough to stop quickly.
+_IN_FLIGHT_PER_CPU = 3
 #: Delay before a cell is retried after its study storage failed.
 _STORAGE_SECONDS = 10.0
 
@@ -264,7 +266,8 @@ class Driver:
 
     def _start_tuning(self) -> None:
         options = {"retry_exceptions": [StudyStorageError, RayError], **self._placement.cells}
-        while self._waiting and len(self._tuning) < self._placement.cells_in_flight:
+        most = _IN_FLIGHT_PER_CPU * max(1, self._placement.cell_cpus)
+        while self._waiting and len(self._tuning) < most:
             width = self._width(self._waiting[0][1][0])
             key, cells = self._waiting.popleft()
             if key != self._rows[0]:
