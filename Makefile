@@ -80,11 +80,11 @@ test-docs: $(INSTALLED)  ## run the commands and examples of the documents
 test-browser: $(INSTALLED)  ## run the tests of the report and of MLflow in Chromium (requires chromium)
 	$(BIN)/python -m pytest -m browser $$(grep -rl 'mark\.browser' tests --include='*.py')
 
-test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL)
+test-faults: $(INSTALLED)  ## run the tests that kill processes, servers and nodes (requires PostgreSQL and root)
 	$(BIN)/python -m pytest -n 2 -m 'fault and not soak' tests/faults
 
 CELLS := 20000
-soak: $(INSTALLED)  ## sweep CELLS=... cells while something is killed every minute (requires PostgreSQL)
+soak: $(INSTALLED)  ## sweep CELLS=... cells while something is killed every minute (requires PostgreSQL and root)
 	DCS_SOAK_CELLS=$(CELLS) $(BIN)/python -m pytest -m soak -s tests/faults/test_soak.py
 
 SECONDS := 600

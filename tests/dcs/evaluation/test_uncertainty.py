@@ -182,6 +182,15 @@ def test_the_p_value_of_a_change_of_cobias_is_small_where_its_interval_excludes_
     assert min(each.p for each in found) < 0.05 < max(each.p for each in found[1:])
 
 
+@pytest.mark.parametrize("n_rows", [200, 1000, 5000])
+@pytest.mark.parametrize("changed", [0.02, 0.1, 0.4])
+def test_level_is_held_at_the_margin(n_rows: int, changed: float) -> None:
+    loss = (changed + 0.005) / 2
+    drawn = np.random.default_rng(0).multinomial(n_rows, [loss - 0.005, loss, 1 - changed], 4000)
+    passed = [NonInferiority(*own[:2], n_rows, 0.005).passed for own in drawn.tolist()]
+    assert np.mean(passed) <= 0.06
+
+
 @pytest.mark.parametrize(("gained", "lost"), [(12, 10), (0, 7), (9, 0), (60, 80)])
 def test_the_statistic_is_the_score_at_the_most_likely_losses(gained: int, lost: int) -> None:
     n, margin = 500, 0.02
@@ -198,8 +207,7 @@ def test_the_statistic_is_the_score_at_the_most_likely_losses(gained: int, lost:
 def test_power_grows_with_rows_and_is_told_in_advance() -> None:
     few = NonInferiority(gained=12, lost=10, n_rows=400, margin=0.005)
     assert not few.passed
-    needed = few.rows_needed
-    assert needed is not None and needed > 400
+    assert (needed := few.rows_needed) is not None and needed > 400
     scale = needed / 400
     more = NonInferiority(round(12 * scale), round(10 * scale), needed, 0.005)
     assert more.statistic == pytest.approx(more.critical, rel=0.05)

@@ -134,15 +134,21 @@ def test_many_threads_may_record_and_several_write(output: Path, uri: str) -> No
 
 
 @pytest.mark.parametrize("python", [sys.executable, "false", "missing"])
-def test_a_process_records_at_the_end_if_it_can(
-    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, python: str
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_process_records_if_it_can(
+    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch, python: str, killed: bool
 ) -> None:
     monkeypatch.delitem(sys.modules, "mlflow")
     monkeypatch.setattr(sys, "executable", python)
-    report = recorded(output, 1, process=True)
-    assert (report.recorded, report.pending) == (1, 0)
-    assert content()[:2] == (1, _finished(1))
-    assert ("mlflow" in sys.modules) == (python in {"false", "missing"})
+    before = {*psutil.Process().children()}
+    with Recorder(output=output, process=True, **SWEEP) as rec:
+        rec.record(make_cell(1))
+        for process in {*psutil.Process().children()} - before if killed else ():
+            process.kill()
+            process.wait()
+        rec.record(make_cell(2))
+    assert content()[:2] == (1, _finished(1, 2))
+    assert ("mlflow" in sys.modules) == (killed or python in {"false", "missing"})
 
 
 def test_a_store_that_is_away_costs_a_warning_and_nothing_else(
@@ -209,20 +215,6 @@ def test_what_fails_for_a_while_is_written_again(
     _interrupt(monkeypatch, SweepRuns, step, iter(range(times)))
     report = recorded(output, *range(6))
     assert (report.recorded, report.complete) == (6, complete)
-
-
-def test_a_killed_process_is_replaced(
-    output: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "mlflow")
-    before = {*psutil.Process().children()}
-    with Recorder(output=output, process=True, **SWEEP) as rec:
-        (process,) = {*psutil.Process().children()} - before
-        rec.record(make_cell(1))
-        process.kill()
-        process.wait()
-        rec.record(make_cell(2))
-    assert content()[1] == _finished(1, 2)
 
 
 def test_a_deleted_experiment_is_named_and_restored(output: Path, uri: str) -> None:
