@@ -92,7 +92,6 @@ class Writer:
         Whether to list all runs of the store, also if every cell is noted as recorded.
     recorded : int
         Number of cells that were written before.
-
     """
 
     def __init__(
