@@ -225,7 +225,7 @@ class _Finder:
                 raise self._ask(question, f"label={name}", self.names)
         labels = [*unlike.values(), *([] if later and not followed else found)]
         if not (labels or later):
-            self._refuse_partly_labels(rest, known - {*range(len(classes) + 1)})
+            self._refuse_partly_labels(rest, {each for each in known if isinstance(each, str)})
         return next(iter(labels), None)
 
     def _refuse_partly_labels(self, columns: Sequence[str], classes: set[Hashable]) -> None:
