@@ -95,7 +95,7 @@ def write_card(folder: Path) -> None:
                 probs = scorer.score(prefix, queries, task.label_words)
                 found.append(
                     ClassificationMetrics.from_predictions(
-                        labels, probs.argmax(axis=1), task.n_classes
+                        labels, probs.argmax(axis=1), len(task.classes)
                     )
                 )
             accuracy = _percent([metrics.accuracy for metrics in found])

@@ -134,9 +134,9 @@ def _task_episode(
 ) -> Episode:
     words: Sequence[str] = task.label_words
     if mode == "permuted":
-        words = [words[int(i)] for i in rng.permutation(task.n_classes)]
+        words = [words[int(i)] for i in rng.permutation(len(task.classes))]
     elif mode == "replaced":
-        words = _distinct(rng, _LABEL_POOL, task.n_classes)
+        words = _distinct(rng, _LABEL_POOL, len(task.classes))
     prior = CONCENTRATION * np.asarray(TRAINING_WEIGHTS[task.name])
     items = []
     for label in _labels(rng, rng.dirichlet(prior), length):

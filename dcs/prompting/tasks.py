@@ -303,11 +303,6 @@ class Task:
         """The answer of the model for each class."""
         return self.file.label_words or self.file.classes
 
-    @property
-    def n_classes(self) -> int:
-        """Number of classes."""
-        return len(self.classes)
-
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
@@ -378,7 +373,7 @@ def select_demonstrations(task: Task, shots: Shots, *, seed: int) -> Demonstrati
     # Variants of a prompt share demonstrations, so that they are comparable.
     rng = derive_generator(seed, "demonstrations", task.name.partition("@")[0], str(shots))
     if shots == "N":
-        members = [[e for e in pool if e.label == label] for label in range(task.n_classes)]
+        members = [[e for e in pool if e.label == label] for label in range(len(task.classes))]
         if [] in members:
             lacking = f"class {task.classes[members.index([])]!r} of task {task.name!r}"
             raise ConfigError(f"shots N: {lacking} has no labelled text; use a number of shots")

@@ -14,20 +14,12 @@ from typing import Any, Final
 from dcs.errors import ConfigError
 from dcs.io import validated
 from dcs.plugins import find_named
-from dcs.scoring.base import Advance, Engine, Scorer
-from dcs.scoring.cache import StoredScorer
-from dcs.scoring.models import ModelReference, resolve_model
-
-__all__ = [
-    "PACKAGED_ENGINES",
-    "ModelReference",
-    "Advance",
-    "Scorer",
-    "StoredScorer",
-    "engine_trait",
-    "load_scorer",
-    "resolve_model",
-]
+from dcs.scoring.base import Advance as Advance
+from dcs.scoring.base import Engine
+from dcs.scoring.base import Scorer as Scorer
+from dcs.scoring.cache import StoredScorer as StoredScorer
+from dcs.scoring.models import ModelReference as ModelReference
+from dcs.scoring.models import resolve_model as resolve_model
 
 PACKAGED_ENGINES: Final[dict[str, str | type[Any]]] = {
     "transformers": "dcs.scoring.transformers:TransformersScorer",

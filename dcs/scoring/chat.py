@@ -63,7 +63,16 @@ class ChatTemplate:
     def digest(self) -> str:
         """A hash of the template, and of what it renders now."""
         rendered = self._render_roles("system", "user") or self._render_roles("user")
-        return hashlib.sha256(f"{self._template}\0{rendered}".encode()).hexdigest()[:16]
+        parts = f"{self._template}\0{rendered}{self._gap.removesuffix(' ')}"
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _gap(self) -> str:
+        """What the template writes between a prompt and its answer: blanks, if anything."""
+        prompt = self._render_roles("user", add_generation_prompt=True)
+        answered = self._render_roles("user", "assistant")
+        gap = re.match(rf"{re.escape(prompt)}(\s*)assistant-turn", answered)
+        return gap[1] if gap else ""
 
     def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
         """Return the text of each prompt, and what separates it from the answer, if anything.
@@ -76,10 +85,8 @@ class ChatTemplate:
         # Some templates render no system message, but an error or nothing.
         system = "system-turn" in self._render_roles("system", "user")
         turns = [chat_messages(prefix, query, system=system) for query in queries]
-        answered = [*turns[0], {"role": "assistant", "content": "x"}]
         try:
             texts = self._apply(turns, add_generation_prompt=True)
-            (closed,) = self._apply([answered])
         except Exception as error:
             # Templates are programs: they raise errors of any class.
             raise ScoringError(
@@ -89,15 +96,16 @@ class ChatTemplate:
         start = _FINAL_CHANNEL if texts[0].endswith("<|start|>assistant") else ""
         if thought := _OPEN_THOUGHT.search(texts[0]):
             start = thought.expand(r"\n\1/\2\3\n\n")
-        space = "" if start or not closed.startswith(f"{texts[0]} x") else " "
-        return [text + start for text in texts], space
+        start, space = start or self._gap.removesuffix(" "), "" if start else self._gap[-1:]
+        return [text + start for text in texts], space if space == " " else ""
 
-    def _render_roles(self, *roles: str) -> str:
+    def _render_roles(self, *roles: str, **options: Any) -> str:
         """Return messages of some roles as rendered; empty if the template refuses them."""
         from jinja2 import TemplateError
 
         try:
-            return self._apply([[{"role": role, "content": f"{role}-turn"} for role in roles]])[0]
+            turns = [{"role": role, "content": f"{role}-turn"} for role in roles]
+            return self._apply([turns], **options)[0]
         except (TemplateError, TypeError, ValueError):
             # Templates refuse by an error of their own, or do not expect other roles.
             return ""

@@ -400,7 +400,7 @@ class Classifier(AbstractContextManager["Classifier"]):
         done = ~np.isnan(found).any(axis=1)
         if "votes" in self.scorer.settings and done.any():
             found[done] = ProbabilityTable.from_counts(found[done], None).probs
-        probs = np.full((len(rows), by.task.n_classes), np.nan)
+        probs = np.full((len(rows), len(by.task.classes)), np.nan)
         # The scheme may have the classes in another order.
         order = [by.task.classes.index(name) for name in self.scheme.classes]
         probs[places] = normalised(found)[:, order]

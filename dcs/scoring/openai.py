@@ -124,10 +124,11 @@ class OpenAIScorer(ServedEngine):
     votes : int or None
         Number of answers to sample for each prompt; None reads log-probabilities instead.
     missing : collections.Counter
-        Number of responses from which each label word was missing.
-    answered, parsed, unlabelled : int
-        Numbers so far of prompts that were answered, of sampled answers that name a label, and of
-        prompts whose answer contained no label.
+        Number of responses from which each label word was missing, of all with the demonstrations
+        and label words of the last prompts.
+    counts : collections.Counter
+        Of the same, numbers of prompts that were ``answered``, of sampled answers that were
+        ``parsed`` as they name a label, and of ``unlabelled`` prompts, whose answer had no label.
 
     Raises
     ------
@@ -140,8 +141,6 @@ class OpenAIScorer(ServedEngine):
     options = OpenAIOptions
     indecisive = frozenset({"concurrency", "retries", "timeout", "key_variable"})
 
-    answered = parsed = unlabelled = 0
-
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(**options)
         asked = self._asked
@@ -149,7 +148,8 @@ class OpenAIScorer(ServedEngine):
         self.model = model
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.votes = asked.votes or (None if asked.answer is None else 1)
-        self.missing: Counter[str] = Counter()
+        self.missing, self.counts = Counter[str](), Counter[str]()
+        self._told = dict[tuple[str, ...], tuple[Counter[str], Counter[str]]]()
         self._samples = self.votes or 1
         self._chat = asked.api == "chat"
 
@@ -179,28 +179,33 @@ class OpenAIScorer(ServedEngine):
 
     def report(self) -> list[str]:
         """Return lines on labels missing from responses, and on answers that name none."""
+        answered, unlabelled = self.counts["answered"], self.counts["unlabelled"]
         lines = [
-            f"label word {word!r} was missing from {count} of {self.answered} responses; used a "
+            f"label word {word!r} was missing from {count} of {answered} responses; used a "
             "share of the rest"
             for word, count in self.missing.most_common()
         ]
         if self.votes is not None:
             what = "state a distribution" if self._asked.answer else "name one label"
-            lines.append(f"{self.parsed} of {self.votes * self.answered} sampled answers {what}")
-        if self.unlabelled:
+            found, sampled = self.counts["parsed"], self.votes * answered
+            lines.append(f"{found} of {sampled} sampled answers {what}")
+        if unlabelled:
             lines.append(
-                f"{self.unlabelled} of {self.answered} prompts were answered without any label; "
+                f"{unlabelled} of {answered} prompts were answered without any label; "
                 "their class probabilities are equal"
             )
         return lines
 
     def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         prefix, queries, label_words = prompts
+        of_table = self._told.setdefault((str(prefix), *label_words), (Counter(), Counter()))
+        self.missing, self.counts = of_table
         sent = [self._render(prefix, query) for query in queries]
         read: _Reader
         if self.votes is not None:
             read = partial(self._read_votes, label_words)
         elif self._top is not None:
+            label_masses([], label_words)  # They may collide whatever a server returns.
             read = partial(self._read_top, label_words)
         else:
             # Only what precedes a word matters; the server may refuse a long prompt.
@@ -258,12 +263,12 @@ class OpenAIScorer(ServedEngine):
         All are lost that state no distribution. If most name no label, they are lost too, which is
         an error if there are enough prompts to tell.
         """
-        self.answered += answered
+        self.counts["answered"] += answered
         if self._asked.answer is not None:
             what = "its answer states no share of each label, such as A: 70 %, B: 30 %"
             return {row: f"{what}: {show(text)}" for row, text in silent.items()}
         if 2 * len(silent) <= answered:
-            self.unlabelled += len(silent)
+            self.counts["unlabelled"] += len(silent)
             return {}
         reasons = {
             row: f"no label word is in the answer {show(text)}; see the prompt with `dcs tasks "
@@ -310,7 +315,10 @@ class OpenAIScorer(ServedEngine):
     ) -> tuple[NDArray[np.float64], str]:
         """Return class probabilities [N] from the most probable tokens; if empty, the first."""
         shown = await self._top_tokens(self._top or 1, client, prompt)
-        masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
+        try:
+            masses, first = label_masses(shown, label_words), next(iter(shown), ("", 0.0))[0]
+        except ScoringError as error:
+            raise PromptError(str(error)) from None
         absent = [word for word, mass in zip(label_words, masses, strict=True) if not mass]
         filled = fill_missing(masses, [math.exp(value) for _, value in shown])
         if len(absent) == len(label_words):
@@ -368,16 +376,18 @@ class OpenAIScorer(ServedEngine):
         options: dict[str, Any] = {"temperature": asked.temperature, "limit": asked.max_tokens}
         if not self._chat and asked.answer is None:
             options["stop"] = "\n"
+        most = self._samples
         while missing := (self.votes or 1) - len(texts):
-            number = min(self._samples, missing)
+            number = min(most, missing)
             try:
                 answer = await self._post(client, prompt, n=number, **options)
-            except openai.BadRequestError:
-                # Some servers return one sample at a time.
+            except (openai.BadRequestError, openai.UnprocessableEntityError):
+                # Some servers return one sample at a time; or the prompt is at fault.
                 if number == 1:
                     raise
-                self._samples = 1
+                most = 1
                 continue
+            self._samples = most
             choices = answer["choices"][:missing]
             if not choices:
                 raise ValueError("no answer")
@@ -388,10 +398,10 @@ class OpenAIScorer(ServedEngine):
                 texts.append("" if lost else said)
         if asked.answer is None:
             read = count_votes(texts, label_words)
-            self.parsed += int(read.sum())
+            self.counts["parsed"] += int(read.sum())
         else:
             read, stated = mean_distribution(texts, label_words)
-            self.parsed += stated
+            self.counts["parsed"] += stated
         nothing = f"nothing in {asked.max_tokens} tokens"
         return read, "" if (read > 0).any() else texts[0] or nothing
 

@@ -169,8 +169,7 @@ class Archive:
         OSError
             Raised if the file cannot be written; names the file.
         """
-        path = self.path(record.key)
-        text = record.to_json()
+        path, text = self.path(record.key), record.to_json()
         if self.digest(record.key) != text_digest(text):
             atomic_write(path, sealed(text))
         return path
@@ -200,12 +199,10 @@ class Archive:
     def digest(self, key: str) -> str | None:
         """Return the digest of a record without parsing it; None if it does not exist."""
         path = self.path(key)
-        if not path.is_file():
+        if not (now := _version(path)):
             return None
         version, digest = self._digests.get(key, ("", ""))
-        if version == _version(path):
-            return digest
-        return text_digest(path.read_text("utf-8", "replace"))
+        return digest if version == now else text_digest(path.read_text("utf-8", "replace"))
 
     @cached_property
     def _digests(self) -> Mapping[str, tuple[str, str]]:

@@ -133,7 +133,7 @@ class TestPaperTasks:
         assert render_query(task, task.examples("test")[0].text) == paper.printed
         for split in SPLITS:
             labels = [example.label for example in task.examples(split)]
-            assert labels[: task.n_classes] == list(range(task.n_classes))
+            assert labels[: len(task.classes)] == list(range(len(task.classes)))
         # The files may also lie in the folder itself.
         assert get_task(name, data / name).examples("test") == task.examples("test")
         refused(name, data / "none", data / "none" / name)

@@ -71,7 +71,7 @@ class TestDemonstrations:
         assert chosen[3] == select_demonstrations(task, shots, seed=3)
         pool = {example.text for example in task.examples("optimization")}
         shown = [frozenset(example.text for example in each.examples) for each in chosen]
-        assert {*map(len, shown)} == {task.n_classes if shots == "N" else shots}
+        assert {*map(len, shown)} == {len(task.classes) if shots == "N" else shots}
         assert frozenset.union(*shown) <= pool
         assert len({*shown}) == (8 if shots else 1)
 

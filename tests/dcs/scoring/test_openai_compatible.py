@@ -130,9 +130,9 @@ class TestVotes:
         server.pause = 0.01
         scorer = make(server, api=api, votes=9, top_logprobs=None, concurrency=2)
         counts = scorer.score(PREFIX, QUERIES[:2], self.WORDS)
-        assert scorer.parsed == counts.sum() > 0
+        assert scorer.counts["parsed"] == counts.sum() > 0
         assert (counts[:, 2:] == 0).all()
-        assert f"{scorer.parsed} of 18" in scorer.report()[0]
+        assert f"{scorer.counts['parsed']} of 18" in scorer.report()[0]
 
     def test_answers_without_a_label_are_counted_and_most_of_them_are_an_error(
         self, server: ModelServer
@@ -140,7 +140,7 @@ class TestVotes:
         server.says = [*[self.WORDS[0]] * 3, "eh"]
         scorer = make(server, votes=1, top_logprobs=None, concurrency=1)
         counts = scorer.score(PREFIX, QUERIES[:8], self.WORDS)
-        assert (scorer.unlabelled, scorer.answered) == (2, 8)
+        assert (scorer.counts["unlabelled"], scorer.counts["answered"]) == (2, 8)
         assert (counts.sum(axis=1) == 0).sum() == 2
         server.says = ["eh"]
         many = [f"{query} {k}" for k, query in enumerate([*QUERIES] * 20)][:25]
@@ -183,7 +183,7 @@ class TestRequests:
     def test_one_token_is_asked_for(self, server: ModelServer) -> None:
         scorer = make(server)
         scorer.score(PREFIX, QUERIES[:3], TASK.label_words)
-        assert (scorer.answered, scorer.report()) == (3, [])
+        assert (scorer.counts["answered"], scorer.report()) == (3, [])
         assert len(server.requests) == 3
         path, headers, body, _ = server.requests[0]
         assert path == "/v1/completions"

@@ -29,10 +29,10 @@ def test_weak_but_above_chance_biased_and_reads_the_demonstrations(tiny_scorer: 
         shown = select_demonstrations(task, "N", seed=0)
         probs = score(tiny_scorer, name, shown)
         found = probs.argmax(axis=1)
-        metrics = ClassificationMetrics.from_predictions(labels, found, task.n_classes)
-        assert 1 / task.n_classes + 0.1 < metrics.accuracy < 0.85
+        metrics = ClassificationMetrics.from_predictions(labels, found, len(task.classes))
+        assert 1 / len(task.classes) + 0.1 < metrics.accuracy < 0.85
         cobias.append(metrics.cobias)
-        others = [replace(e, label=(e.label + 1) % task.n_classes) for e in shown.examples]
+        others = [replace(e, label=(e.label + 1) % len(task.classes)) for e in shown.examples]
         moved = score(tiny_scorer, name, replace(shown, examples=tuple(others)))
         assert np.abs(probs - moved).sum(axis=1).mean() > 0.05
         assert (found != moved.argmax(axis=1)).mean() > 0.02

@@ -125,4 +125,4 @@ def test_its_server_agrees_with_transformers(served: str) -> None:
 @pytest.mark.vllm
 def test_its_server_samples_votes(served: str) -> None:
     scorer = OpenAIScorer("tiny_lm", base_url=served, votes=7, max_tokens=4)
-    assert scorer.score(PREFIX, QUERIES[:2], TASK.label_words).sum() == scorer.parsed > 7
+    assert scorer.score(PREFIX, QUERIES[:2], TASK.label_words).sum() == scorer.counts["parsed"] > 7

@@ -191,7 +191,8 @@ class Cells:
         """
 
         def score(cell: CellRecord) -> float:
-            return cell.metrics.get("test/accuracy", 0.0) - cell.metrics.get("test/cobias", 0.0)
+            metric = cell.metrics.get
+            return metric("test/accuracy", -math.inf) - metric("test/cobias", 0.0)
 
         best: dict[tuple[Any, Any], CellRecord] = {}
         for cell in filter(has_chosen, self.records):
@@ -203,16 +204,18 @@ class Cells:
     def by_tables(self) -> pd.DataFrame:
         """Quality against the number of tables of the same rows that are fitted jointly.
 
-        One row per method and number of tables: ``cells``; ``accuracy``, ``cobias`` and ``score``,
-        means over tasks; ``gain``, what each further table adds to the score since the row before,
-        mean over the tasks that have both, and ``gain_error``, its standard error over these
-        tasks, NaN of a single one. Of tasks with ensembles only.
+        One row per method and number of tables: ``cells`` and ``tasks``, their numbers;
+        ``accuracy``, ``cobias`` and ``score``, means over tasks; ``gain``, what each further table
+        adds to the score since the row before, mean over the tasks that have both, and
+        ``gain_error``, its standard error over these tasks, NaN of a single one. Of tasks with
+        ensembles only.
         """
         keys = ["method", "tables"]
         own = self.main.judged
         own = own[own["task"].isin(own.loc[own["tables"] > 1, "task"])]
         by_task = own.groupby([*keys, "task"])[[*_QUALITY]].mean()
-        frame = by_task.groupby(keys).mean().assign(cells=own.groupby(keys).size()).reset_index()
+        counts = {"cells": own.groupby(keys).size(), "tasks": by_task.groupby(keys).size()}
+        frame = by_task.groupby(keys).mean().assign(**counts).reset_index()
         steps = frame.groupby("method")["tables"].diff()
         scores = by_task["score"].unstack("task").groupby("method").diff().reset_index(drop=True)
         # Cells of a task share its tables: its seeds and random choices are not independent.

@@ -82,7 +82,8 @@ class ResultTable:
         """Return the table in Markdown, in lines of equal width, including title and note."""
         columns = []
         for name, column in self.text.items():
-            cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in (name, *column)]
+            cells = [re.sub(r"([|<])", r"\\\1", str(cell)) for cell in (name, *column)]
+            cells = [cell.replace("\n", " ") for cell in cells]
             width = max(3, *map(len, cells))
             left = name in self.words
             cells = [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
@@ -112,7 +113,8 @@ class ResultTable:
                 reached = shown == shown.groupby(same).transform(best)
                 bold.loc[reached, name] = "textbf: --rwrap;"
         style = self.text.style.hide(axis="index").apply(lambda _: bold, axis=None)
-        style.format(_mathematical, escape="latex").format_index(escape="latex", axis="columns")
+        style.format(_mathematical, escape="latex")
+        style.format_index(_mathematical, escape="latex", axis="columns")
         caption = re.sub(r"([&%$#_{}])", r"\\\1", f"{self.title}. {self.about}".strip())
         return style.to_latex(
             hrules=True,
@@ -151,7 +153,8 @@ def points(gap: float, deviation: float = math.nan) -> str:
 
 def _mathematical(text: object) -> str:
     """Replace the signs that LaTeX has in formulas only."""
-    return str(text).replace("±", r"$\pm$").replace("−", "$-$")
+    text = re.sub(r"[<>|]", r"$\g<0>$", str(text))
+    return text.replace("±", r"$\pm$").replace("−", "$-$")
 
 
 def main_results(cells: Cells) -> ResultTable:
@@ -275,7 +278,7 @@ def class_accuracies(cells: Cells) -> ResultTable:
     """
     by = [*SOURCE, "method", "class"]
     frame, groups = grouped(cells.main.classes, by)
-    text = _texts(frame, by)
+    text, uneven = _texts(frame, by), filter(None, [cells.main.uneven(["method"], SOURCE)])
     frame["seeds"] = groups.size()
     for when in ("before", "after"):
         frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
@@ -286,7 +289,7 @@ def class_accuracies(cells: Cells) -> ResultTable:
         frame=frame,
         text=filled(text),
         words=tuple(by),
-        about="Mean ± standard deviation over seeds.",
+        about=" ".join(["Mean ± standard deviation over seeds.", *uneven]),
     )
 
 
@@ -304,6 +307,8 @@ def joint_tables(cells: Cells) -> ResultTable:
         text[head] = frame[column].map(percent)
     text["per further table"] = list(map(points, frame["gain"], frame["gain_error"]))
     notes = ["score: accuracy minus COBias, mean over tasks; ± standard error over tasks."]
+    if frame["tasks"].nunique() > 1:
+        notes.append("Rows are means over different tasks; the last column is of the same tasks.")
     for row in frame[frame["method"] == "dcs"].dropna(subset="gain").to_dict("records")[-1:]:
         notes.append(
             "Another table of the same rows (a prompt, a demonstration seed or a model) would buy "

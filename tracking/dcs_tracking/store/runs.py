@@ -304,7 +304,10 @@ class SweepRuns:
         note = self._tag_experiment(experiment.tags, cells.records)
         note = schema.shorten(f"{note}\n\n{main_results(cells).to_markdown()}", schema.TAG_LIMIT)
         listed = schema.logged_tables(name for name in files if name.endswith(".json"))
-        self._log(self.parent_id, _metrics(metrics, now_ms()), tags={schema.NOTE: note, **listed})
+        # The store shows the latest value, by a clock that may have been set back.
+        known = self._client.get_metric_history(self.parent_id, "cells/finished")
+        now = max([now_ms(), *(metric.timestamp + 1 for metric in known)])
+        self._log(self.parent_id, _metrics(metrics, now), tags={schema.NOTE: note, **listed})
         if cells.records and experiment.tags.get(schema.NOTE, _NOTE).startswith(_NOTE):
             self._set_experiment_tag(schema.NOTE, note)
 
@@ -350,11 +353,12 @@ class SweepRuns:
     def _write_means(self, groups: Mapping[str, Mapping[str, Sequence[CellRecord]]]) -> None:
         """Write or update a run of the means of each group of cells, for sweeps of many cells."""
         own = {schema.KIND: schema.KIND_MEAN, schema.SWEEP_KEY: self._sweep.sweep_key}
+        found = [*self._search(own)]
         there = {
             (run.data.tags[schema.MEAN_OF], run.info.run_name): str(run.info.run_id)
-            for run in self._search(own)
+            for run in found
         }
-        now = now_ms()
+        now = max([now_ms(), *((run.info.end_time or 0) + 1 for run in found)])
         by_group = [(name, *group) for name, own in groups.items() for group in own.items()]
         for name, value, cells in by_group:
             values: defaultdict[str, list[float]] = defaultdict(list)
@@ -365,7 +369,7 @@ class SweepRuns:
             run_id = there.get((name, value)) or self._new_run(schema.KIND_MEAN, value, tags)
             means = {metric: math.fsum(each) / len(each) for metric, each in values.items()}
             self._log(run_id, _metrics(means, now))
-            self._client.set_terminated(run_id)
+            self._client.set_terminated(run_id, end_time=now)
 
     def write_figures(self, figures: Mapping[str, bytes]) -> None:
         """Log figures to the parent run, replacing earlier ones."""

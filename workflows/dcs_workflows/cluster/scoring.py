@@ -41,7 +41,7 @@ class ScoredShard:
     scored, tokens : int
         Numbers of prompts scored by the model, and of their tokens.
     remarks : list of str
-        Report of the engine on all that it has done so far.
+        Report of the engine on what it has scored with these demonstrations and label words.
     reasons : mapping of int to str
         Why prompts could not be scored, by row; their probabilities are NaN.
     """
@@ -138,7 +138,7 @@ class TableScoring:
         size = min(SHARD_SIZE, max(_LEAST, -(-self.n_prompts // _SHARDS)))
         starts = range(0, self.n_prompts, size)
         self.left = deque(slice(at, min(at + size, self.n_prompts)) for at in starts)
-        self._probs = np.full((self.n_prompts, self.prompts.task.n_classes), np.nan)
+        self._probs = np.full((self.n_prompts, len(self.prompts.task.classes)), np.nan)
         self.unscored = self.n_prompts
         self._clock = time.perf_counter()
         self._scored = self._tokens = 0
@@ -153,7 +153,9 @@ class TableScoring:
         self.unscored -= shard.stop - shard.start
         self._scored += result.scored
         self._tokens += result.tokens
-        self._actors[actor] = gpus, result.remarks
+        # If all prompts were stored, the report is that of another table.
+        told = result.remarks if result.scored else self._actors.get(actor, (gpus, []))[1]
+        self._actors[actor] = gpus, told
 
     def store(self, stored: StoredTables, info: ScorerInfo) -> Scoring:
         """Write both tables of a complete scoring, and return its record."""

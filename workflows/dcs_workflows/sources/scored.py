@@ -97,7 +97,7 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
 
 
 def expected_requests(requests: Iterable[TableRequest], *, local: bool = False) -> list[str]:
-    """Return lines with the maximum number of requests to each server.
+    """Return lines with the number of answers that each server is asked for.
 
     Parameters
     ----------
@@ -111,10 +111,9 @@ def expected_requests(requests: Iterable[TableRequest], *, local: bool = False) 
         scoring = request.scoring
         if local or engine_trait(scoring.engine, "served"):
             address = origin(scoring.base_url) if scoring.base_url else scoring.engine
-            # A server may return one sample per request.
             number = (scoring.votes or 1) * len(request.prompts.texts)
             counts[f"{request.model} at {address}"] += number
-    return [f"{place}: at most {number:,} requests" for place, number in counts.items()]
+    return [f"{place}: {number:,} answers" for place, number in counts.items()]
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
