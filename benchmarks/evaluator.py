@@ -57,7 +57,7 @@ class SchemeEvaluator:
 
     def confusion(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the confusion matrix [N, N] of a solution, one correction index per class."""
-        n_classes = self._problem.n_classes
+        n_classes = len(self._problem.classes)
         matrix = np.zeros((n_classes, n_classes), np.int64)
         choice = np.asarray(indices, dtype=np.int64)
         _count_confusion(self._problem.table, *self._lines, choice, matrix)

@@ -67,7 +67,7 @@ def exact_search(
     """
     started = time.perf_counter()
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
-    n_classes, n_functions = problem.n_classes, len(problem.corrections)
+    n_classes, n_functions = len(problem.classes), len(problem.corrections)
     n_solutions = n_functions**n_classes
     if n_solutions > MOST_SOLUTIONS:
         raise InvalidInputError(

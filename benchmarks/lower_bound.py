@@ -119,7 +119,7 @@ def lower_bound(
     started = time.perf_counter()
     whole_number(steps, "steps", least=1)
     problem = Problem.from_arguments(probs, labels, corrections, objective, classes)
-    n_classes, n_functions = problem.n_classes, len(corrections)
+    n_classes, n_functions = len(problem.classes), len(corrections)
     if (n_classes * n_functions) ** 2 > _MAX_PAIRS:
         raise InvalidInputError(
             f"{n_classes} classes and {n_functions} corrections: the number of classes times "

@@ -404,7 +404,7 @@ def checked_ids(ids: Iterable[Any] | None, *, n_rows: int, source: str) -> Seque
     values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     if len(values) != n_rows:
         raise TableError(f"{source}: {len(values)} ids for {n_rows} rows; give one id per row")
-    wrong = [isinstance(value, bool) or not isinstance(value, str | int) for value in values]
+    wrong = [isinstance(v, bool) or not isinstance(v, str | int) or v == "" for v in values]
     Named(source).refuse(np.array(wrong), values, "must be a string or an integer", what="id")
     names = tuple(map(str, values))
     _refuse_repeated(names, "rows", source, what="id")

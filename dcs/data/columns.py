@@ -7,6 +7,7 @@ by the classes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -31,6 +32,9 @@ PREFIX: Final = "p:"
 
 #: Prefix of the columns that hold corrected probabilities.
 CORRECTED: Final = "corrected:"
+
+#: Names of columns of class probabilities, or of parts of them.
+_SCORE: Final = re.compile(r"(.*[ _.:-])?(p|prob\w*|scores?|logits?)([ _.:(-].*)?", re.IGNORECASE)
 
 #: Names of columns and classes, spelled in Unicode NFC.
 _Name: TypeAlias = Annotated[str, AfterValidator(as_text)]
@@ -194,7 +198,8 @@ class _Finder:
         own = [] if label is None else [label]
         cells = {n: comparables(cells_in(self.frame[n])) for n in {*own, *naming, *named}}
         followed = later and label == self.known.label
-        if followed and not same_as_top(cells[own[0]], tops, classes):
+        beside = {*naming} & {*named} - {label}
+        if followed and not beside and not same_as_top(cells[own[0]], tops, classes):
             return label
         known = {*map(comparable, classes), *range(len(classes) + 1)}
         if later and not followed and known.isdisjoint(cells[own[0]]):
@@ -300,6 +305,7 @@ class _Finder:
         sure = [each for each in spelled if self._fits(each, named=bool(found))]
         sure = [each for each in sure if not each[0].startswith(CORRECTED)] or sure
         numeric = [own for own in spelled if all(self.number(name).plausible for name in own)]
+        sure += self._rivals(sure[0], sure, numeric) if sure else []
         columns = self._only(sure or numeric or spelled[-1:])
         if not (found or given.classes or is_usual_order(self.known)):
             orders = f"{quoted(classes)} as in earlier rows, or {quoted(sorted(classes))}"
@@ -344,13 +350,10 @@ class _Finder:
         numeric = [n for n in numeric if not is_id(n) or self._has_fractions(n)]
         by_label = {} if label is None else self._named_by(label, numeric)
         guesses = [name for name in self.names if names_predictions(name)]
-        by_guess: _Classes = {}
-        for name in guesses:
-            by_guess |= self._named_by(name, numeric)
-        by_other: _Classes = {}
+        by_guess = {k: v for n in guesses for k, v in self._named_by(n, numeric).items()}
         # Without a column that is named as labels are, any may hold names of classes.
-        for name in [each for each in self.names if label is None and each not in numeric]:
-            by_other |= self._named_by(name, numeric, least=2)
+        texts = [name for name in self.names if label is None and name not in numeric]
+        by_other = {k: v for n in texts for k, v in self._named_by(n, numeric, 2).items()}
         groups: dict[str, list[str]] = {}
         for name in numeric:
             for at, mark in enumerate(name):
@@ -369,11 +372,16 @@ class _Finder:
                 # The others are classes too, of which no row is labelled.
                 sure = [each for each in sure if each not in parts]
             if sure:
-                own = self._only(sure)
+                own = self._only([*sure, *self._rivals(widest, sure, candidates)])
                 names = by_label.get(own) or by_guess.get(own) or by_other.get(own)
                 told = set() if label is None else {*comparables(cells_in(self.frame[label]))}
                 if not names:
                     self._refuse_named_after(own)
+                    others = tuple(n for n in rest if n not in own)
+                    better = any(map(_SCORE.fullmatch, others)) > any(map(_SCORE.fullmatch, own))
+                    if better or (len(others) > 1 and self._fits(others, named=False)):
+                        question = f"are {quoted(own, 3)} class probabilities, or others"
+                        raise self._ask(question, "columns=A,B,...", self.names)
                 if not names and len(told - {"", -1}) < len(own):
                     self._refuse_additional(own)
                 return own, names or tuple(classes_of(own))
@@ -384,6 +392,16 @@ class _Finder:
         answers = "classes=A,B,..., with --read id=COLUMN if a text has several rows"
         key = f"columns=A,B,... or columns=prob_*; or, if cells are answers, {answers}"
         raise NoClassColumnsError(str(self._ask(question, key, self.names)))
+
+    def _rivals(
+        self, own: tuple[str, ...], sure: Sequence[Any], groups: Iterable[tuple[str, ...]]
+    ) -> list[tuple[str, ...]]:
+        """Return other groups of the classes of columns, with other most probable ones."""
+        whole = [e for e in dict.fromkeys(groups) if not any({*e} < {*more} for more in groups)]
+        alike = [e for e in whole if e not in sure and classes_of(e) == classes_of(own)]
+        corrected, top = own[0].startswith(CORRECTED), self.matrix(own).argmax(axis=1)
+        alike = [e for e in alike if e[0].startswith(CORRECTED) == corrected]
+        return [e for e in alike if (self.matrix(e).argmax(axis=1) != top).any()]
 
     def _refuse_additional(self, columns: tuple[str, ...]) -> None:
         """Refuse columns without which the others are a distribution at least as exactly."""
@@ -479,7 +497,7 @@ class _Finder:
         positive, sums = (np.nan_to_num(numbers) >= 0.0).all(axis=1), np.nansum(numbers, axis=1)
         fits["scores"] = positive & (sums > 0.0)
         fits["logits"] = (numbers < np.inf).all(axis=1) & (numbers.max(axis=1) > -np.inf)
-        distributed = known == "logits" and share == 1.0 and best in ("probabilities", "percent")
+        distributed = known == "logits" and share >= 0.5 and best in ("probabilities", "percent")
         kind: Values = wanted or best
         if wanted is None and known and fits[known].all() and not distributed:
             kind = known

@@ -19,6 +19,7 @@ import numpy as np
 from dcs.data.checks import MOST_VALUES, affixes, checked_classes, checked_shape, refuse_too_large
 from dcs.data.columns import PREFIX, Reading
 from dcs.data.labels import in_own_order
+from dcs.data.names import is_label
 from dcs.data.table import ProbabilityTable, Provenance, open_parquet
 from dcs.errors import TableError, escaped, quoted, reason, show
 from dcs.io import existing_file, parse_json, parse_json_lines, read_json, read_text, readable
@@ -101,8 +102,7 @@ def read_records(path: Path, given: Reading, *, text: str | None = None) -> Reco
     objects = suffix not in (".csv", ".tsv") and re.match(r"\s*[\[{]", text)
     if objects or suffix in (".jsonl", ".json", ".ndjson"):
         return Records(_json_frame(text, source), {}, _log_origin(path))
-    frame, told = _separated(text, source, suffix, given)
-    return Records(frame, told, Provenance(source=path.name))
+    return Records(*_separated(text, source, suffix, given), Provenance(source=path.name))
 
 
 def _unpacked(path: Path, source: str) -> str:
@@ -311,7 +311,8 @@ def _inside(row: Any) -> list[Any]:
     """Return the records in a response or a log, or the record itself."""
     for key in ("data", "samples") if isinstance(row, dict) else ():
         inner = row.get(key)
-        if isinstance(inner, list) and inner and all(isinstance(each, dict) for each in inner):
+        alone = isinstance(inner, list) and (len(inner) == 1 or not any(map(is_label, row)))
+        if alone and inner and all(isinstance(each, dict) for each in inner):
             # A response to one text may have been given its label.
             outer = {k: v for k, v in row.items() if k != key} if len(inner) == 1 else {}
             return [{**outer, **each} for each in inner]

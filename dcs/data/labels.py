@@ -319,14 +319,16 @@ def in_other_order(labels: NDArray[np.int64], probs: NDArray[np.float64]) -> str
     known, size = labels >= 0, probs.shape[1]
     if known.sum() < max(TELLING, 10 * size):
         return ""  # Some order fits few rows of each class by chance.
+    # If all rows are predicted as one class, their distances from the mean row tell.
+    own = probs[known] - probs[known].mean(axis=0) * (np.ptp(probs[known].argmax(axis=1)) == 0)
     counts = np.zeros((size, size))
-    np.add.at(counts, (labels[known], probs[known].argmax(axis=1)), 1.0)
+    np.add.at(counts, (labels[known], own.argmax(axis=1)), 1.0)
     excess = counts - np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
     order = linear_sum_assignment(excess, maximize=True)
-    own, other = int(np.trace(counts)), int(counts[order].sum())
-    clear = other - own >= _DECISIVE * np.sqrt(own + other)
+    right, other = int(np.trace(counts)), int(counts[order].sum())
+    clear = other - right >= _DECISIVE * np.sqrt(right + other)
     if clear and excess[order].sum() > 2.0 * np.trace(excess):
-        return f"{own} of {int(counts.sum())} rows are predicted, {other} in another order"
+        return f"{right} of {int(counts.sum())} rows are predicted, {other} in another order"
     return ""
 
 

@@ -27,7 +27,9 @@ is_id: Final = _matches(
 
 #: Whether a column is named as predictions are.
 names_predictions: Final = _matches(
-    r".*(pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз|预测|預測|予測|예측).*"
+    r"(?!(expected|gold|ideal|reference)[ _.-])"
+    r".*(suggest|pseudo|pred|output|guess|argmax|answered|prédi|vorhersag|предсказ|прогноз"
+    r"|预测|預測|予測|예측).*"
     r"|y_?hat"
 )
 
@@ -38,8 +40,8 @@ names_program: Final = _matches(
 
 #: Whether a column may hold the truth, beside one that is named as labels are.
 names_truth: Final = _matches(
-    r"(.*[ _.-])?(true|truth|gold|human|manual|expert|expected|ideal|reference|annot\w*"
-    r"|clean(ed)?|corrected|adjudicated|revised|verified)"
+    r"(.*[ _.-])?(true|truth|gt|gold|targets|solution|y_test|human|manual|expert|expected|ideal"
+    r"|reference|annot\w*|clean(ed)?|corrected|adjudicated|revised|verified)"
     r"([ _.-].*)?"
     r"|(final|new|fixed|resolved|agreed|consensus|majority)[ _.-]?(label|class|answer|category)"
     r"|relabel\w*|label[ _.-]?v?\d+"

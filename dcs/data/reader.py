@@ -144,8 +144,7 @@ def open_source(
     for key, value in given:
         if value not in (None, getattr(reading, key)):
             raise TableError(f"{escaped(path)}: is a table of dcs, read as it is; remove {key}")
-    named = table.classes if known is None else ()
-    doubts = doubts_about(table.labels, table.probs, 1, named)
+    doubts = doubts_about(table.labels, table.probs, 1, table.classes if known is None else ())
     remark = f"{escaped(path)}: warning: {'; '.join(doubts)}" if doubts else ""
     return Source(table, records.frame, reading, remark)
 
@@ -452,17 +451,15 @@ def _groups(frame: pd.DataFrame, reading: Reading, labels: Sequence[Any]) -> NDA
     found = [np.arange(len(frame))]
     for name in frame.columns:
         if is_id(name) or _is_text(frame, reading, name, _COPIES):
-            cells = cells_in(frame[name])
-            texts = [as_text(cell) if hashable(cell) else "" for cell in cells]
+            texts = [as_text(cell) if hashable(cell) else "" for cell in cells_in(frame[name])]
             counts = Counter(filter(None, texts))
             few = counts.total() < 2 * len(counts) and not _are_numbers([*counts])
             even = len(counts) >= TELLING and counts.total() < _COPIES * len(counts)
-            even = even and len({*counts.values()}) == 1 and reading.label is not None
+            even = even and max(counts.values()) < _COPIES and reading.label is not None
             even = even and len({*zip(texts, map(str, labels), strict=True)}) == len({*texts})
             if len(counts) < counts.total() and (few or even):
                 common = are_common(np.array([*counts.values()]), len(frame))
                 numbers = {text: k for k, text in enumerate(counts) if not common[k]}
-                alone = range(len(texts), 2 * len(texts))
-                group = [numbers.get(text, k) for text, k in zip(texts, alone, strict=True)]
+                group = [numbers.get(text, k) for k, text in enumerate(texts, len(texts))]
                 found.append(np.array(group))
     return joined(*found)

@@ -98,9 +98,9 @@ def compare_rows(
     pooled = (n * spread + m * values.var(axis=0)) / (n + m)
     shares = (n * before + m * now)[n_classes:-1] / (n + m)
     pooled[n_classes:-1] = shares * (1.0 - shares)
-    errors = np.sqrt(pooled * (1.0 / n + 1.0 / m))
+    errors = np.maximum(np.sqrt(pooled * (1.0 / n + 1.0 / m)), 1e-12)
     kinds = np.repeat(_KINDS, [n_classes, n_classes, 1])
-    used = errors > 1e-12
+    used = (errors > 1e-12) | (np.abs(now - before) > 1e-9)
     used[n_classes:-1] &= (n + m) * np.minimum(shares, 1.0 - shares) >= _FEWEST
     observed = ((now - before)[used] / errors[used]) ** 2
     # A mean without variance in these rows is independent of the others.

@@ -1,9 +1,9 @@
 """Shares of the classes among unlabelled rows, from predictions and their known errors.
 
 The field calls this quantification or prevalence estimation. Predicted shares are biased by the
-errors of the classifier. Two methods remove that bias with the rates at which held-out rows of a
-class are predicted as each class, which they take to be the same among the new rows (label shift).
-A third takes the held-out rows to be a random sample of the same rows, and is more precise.
+errors of the classifier. One method removes that bias with the rates at which held-out rows of a
+class are predicted as each class, which it takes to be the same among the new rows (label shift).
+Another takes the held-out rows to be a random sample of the same rows, and is more precise.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcs.errors import InvalidInputError, check_choice, quoted
 from dcs.evaluation.uncertainty import LEVEL, Array, Interval, around
-
-_STEPS: Final = 500
 
 #: Rows that are added to each class (or prediction), spread over the predictions (or classes), and
 #: to each predicted class: no rate and no share is known to be 0.
@@ -43,14 +41,11 @@ def class_shares(
         Number of new rows that are predicted as each class.
     classes : sequence of str
         Names of the classes, for messages.
-    method : {"adjusted", "likelihood", "sample"}, optional
+    method : {"adjusted", "sample"}, optional
         Adjusted counts, the least-squares solution with negative shares clipped (Forman 2008,
-        Quantifying counts and costs via classification); or maximum likelihood by the EM algorithm
-        of Saerens et al. 2002 (Adjusting the outputs of a classifier to new a priori
-        probabilities), whose likelihoods are those of the predicted classes, since corrected
-        probabilities are not calibrated; or, only if shares are the same as among the held-out
-        rows, those of the true classes among the rows of each prediction, weighted by how often
-        it occurs (post-stratification; Cochran 1977, Sampling techniques, 5A.9).
+        Quantifying counts and costs via classification); or, only if shares are the same as among
+        the held-out rows, those of the true classes among the rows of each prediction, weighted by
+        how often it occurs (post-stratification; Cochran 1977, Sampling techniques, 5A.9).
     resamples : int, optional
         Number of draws of the rates and of the predicted shares, for 95 % percentile intervals of
         the shares in the population of the new rows: of few rows they are wide.
@@ -60,7 +55,7 @@ def class_shares(
     InvalidInputError
         If a class has no held-out row whose errors could be known.
     """
-    solvers = {"adjusted": _adjusted, "likelihood": _likelihood, "sample": _stratified}
+    solvers = {"adjusted": _adjusted, "sample": _stratified}
     check_choice("method", method, solvers)
     held, counts = np.asarray(confusion, np.float64), np.asarray(predicted, np.float64)
     rows = held.sum(axis=1)
@@ -72,7 +67,9 @@ def class_shares(
     if method == "sample":
         held = held.T  # by prediction
     prior = held + _PRIOR / len(held)
-    known = np.where(held.any(axis=1, keepdims=True), held, prior)
+    # Predictions that no held-out row has tell nothing without the prior.
+    unseen = method != "sample" and counts[~held.any(axis=0)].any()
+    known = np.where(held.any(axis=1, keepdims=True) & (not unseen), held, prior)
     solve = solvers[method]
     estimate = solve(_shares(known)[None], _shares(counts)[None])[0]
     rng = np.random.default_rng(0)
@@ -96,13 +93,3 @@ def _adjusted(rates: Array, shares: Array) -> Array:
     """Return the shares [R, N] whose expected predictions are nearest to those observed."""
     found = np.einsum("rij,rj->ri", np.linalg.pinv(rates.transpose(0, 2, 1)), shares)
     return _shares(np.maximum(found, 0.0))
-
-
-def _likelihood(rates: Array, shares: Array) -> Array:
-    """Return the shares [R, N] with the largest likelihood of the predictions."""
-    found = np.full(shares.shape, 1.0 / shares.shape[1])
-    for _ in range(_STEPS):
-        expected = np.einsum("rj,rji->ri", found, rates)
-        ratio = np.divide(shares, expected, out=np.zeros_like(shares), where=expected > 0.0)
-        found = _shares(found * np.einsum("rji,ri->rj", rates, ratio))
-    return found

@@ -110,10 +110,10 @@ def metric_intervals(
 ) -> MetricIntervals:
     """Return 95 % confidence intervals of all metrics of a confusion matrix.
 
-    Exact intervals (Clopper and Pearson 1934) for class accuracies; for the weakest class, the
-    smallest of their lower ends, and the smallest of the upper ends at a level corrected for the
-    number of classes (Sidak 1967). Bias-corrected bootstrap intervals (Efron 1987) for all other
-    metrics but COBias.
+    Exact intervals (Clopper and Pearson 1934) for accuracy, also that of classes; for the weakest
+    class, the smallest of their lower ends, and of the upper ends at a level corrected for the
+    number of classes (Sidak 1967). Bias-corrected bootstrap intervals (Efron 1987) for all
+    other metrics but COBias: of length 0 if all predictions are right, or all wrong.
 
     By chance alone class accuracies differ, so that COBias is overestimated. Its interval contains
     the values at which the observed one is not unlikely, simulated for the most likely class
@@ -141,19 +141,21 @@ def metric_intervals(
     lows, highs = (each.tolist() for each in _exact_ends(right, rows, LEVEL))
     errors = shares.std(axis=0).tolist()
     by_class = map(Interval, estimate.class_accuracies, lows, highs, errors)
-    curve = _CobiasCurve(right, rows)
+    curve = _CobiasCurve(right, rows, effect)
     lowest, ends = np.nanmin(shares, axis=1), _weakest(right, rows)
+    low, high = map(float, _exact_ends(right.sum(), rows.sum(), LEVEL))
     metrics = {
-        "accuracy": _bootstrap(estimate.accuracy, accuracies),
-        "cobias": around(estimate.cobias, curve.ends(LEVEL), biases),
+        "accuracy": around(estimate.accuracy, (low, high), accuracies),
         "balanced_accuracy": _bootstrap(estimate.balanced_accuracy, np.nanmean(shares, axis=1)),
         "macro_f1": _bootstrap(estimate.macro_f1, _resample_f1(counts, resamples)),
         "weakest_class": around(estimate.weakest_class, ends, lowest),
     }
-    for name in METRICS.keys() - metrics.keys():
+    for name in METRICS.keys() - {*metrics, "cobias"}:
         others = _resample_metric(counts, name, resamples)
         metrics[name] = _bootstrap(getattr(estimate, name), others)
     widened = {name: each.widened(effect) for name, each in metrics.items()}
+    # Copies add to the COBias that sampling causes, so that its curve knows of them.
+    widened["cobias"] = around(estimate.cobias, curve.ends(LEVEL), math.sqrt(effect) * biases)
     classes = tuple(each.widened(effect) for each in by_class)
     return MetricIntervals(widened, classes, curve.centre)
 
@@ -196,18 +198,16 @@ def compare_predictions(
     cells = paired_counts(labels, before, after, n_classes)
     n_rows, rows = int(cells.sum()), cells.sum(axis=0)
     _, (bias1, bias2) = _both_metrics(_resample(cells, _RESAMPLES))
-    curves = [_CobiasCurve(cells[first] + cells[3], rows) for first in (2, 1)]
     correlation = _correlation(bias1, bias2)
     changed = np.asarray(before) != np.asarray(after)
     effect = 1.0 if groups is None else design_effect(groups, changed)
     spread = math.sqrt(effect)
-    centre = curves[1].centre - curves[0].centre
+    curves = [_CobiasCurve(cells[first] + cells[3], rows, effect) for first in (2, 1)]
     change = curves[1].observed - curves[0].observed
 
     def ends(level: float) -> tuple[float, float]:
         one, two = ((curve.centre, *curve.ends(level)) for curve in curves)
-        low, high = _difference(two, one, correlation)
-        return centre - spread * (centre - low), centre + spread * (high - centre)
+        return _difference(two, one, correlation)
 
     gained, lost = int(cells[1].sum()), int(cells[2].sum())
     gain = (gained - lost) / n_rows
@@ -326,9 +326,11 @@ class _CobiasCurve:
     the observed ones, shifted towards each other, or apart, in proportion to their variances.
     """
 
-    def __init__(self, right: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def __init__(self, right: NDArray[np.int64], rows: NDArray[np.int64], effect: float) -> None:
         known = rows > 0
         right, rows = right[known], rows[known]
+        # Copies count once.
+        different = np.maximum(1, np.rint(rows / effect)).astype(np.int64)
         self.observed = float(mean_distance(right / rows))
         end = 1.0
         while mean_distance(_shifted(right, rows, end)) > _ROUNDING:
@@ -336,12 +338,12 @@ class _CobiasCurve:
         found: list[tuple[float, float, float, float]] = []
         # An observed COBias below that of chance alone is luck or the result of tuning on the
         # rows; it is no evidence against larger values than chance allows.
-        luck = _sample(rows, _shifted(right, rows, end))
+        luck = _sample(different, _shifted(right, rows, end))
         least = max(self.observed, float(np.median(luck)))
         # COBias is largest if half of the classes are always correct and half never.
         for position in (*(end * (1.0 - _INWARD)), *(-each for each in _OUTWARD)):
             accuracies = _shifted(right, rows, position)
-            above, below = _tails(_sample(rows, accuracies), self.observed, least)
+            above, below = _tails(_sample(different, accuracies), self.observed, least)
             found.append((float(mean_distance(accuracies)), position, above, below))
             if position < 0.0 and below < _ROUNDING:
                 break
@@ -406,7 +408,9 @@ def _tails(sample: Array, least: float, most: float) -> tuple[float, float]:
     if variance <= 0.0:
         return float(mean >= least**2), float(mean <= most**2)
     shape, scale = mean**2 / variance, variance / mean
-    return float(gammaincc(shape, least**2 / scale)), float(gammainc(shape, most**2 / scale))
+    # Without errors a sample is 0, which no gamma distribution is.
+    below = max(gammainc(shape, most**2 / scale), (sample <= _ROUNDING).mean())
+    return float(gammaincc(shape, least**2 / scale)), float(below)
 
 
 def _correlation(a: Array, b: Array) -> float:

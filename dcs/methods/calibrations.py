@@ -22,6 +22,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dcs.data.splits import stratified_choice
 from dcs.schemes.apply import Array, softmax, terms_of
 from dcs.schemes.calibration import DEFAULT_FLOOR, Calibration, from_arrays, mean_combination
 
@@ -192,7 +193,7 @@ class LinearMap(FittedCalibration):
         strength = ridge / rows.size
         if self.most_rows is not None:
             most = min(self.most_rows, max(self.most_rows // 2, _MOST_PRODUCTS // n**2))
-            rows = rows[np.linspace(0, rows.size - 1, min(most, rows.size)).astype(np.int64)]
+            rows = rows[stratified_choice(labels[rows], min(most, rows.size), seed=0)]
         features = basis.features(terms[rows])
         first = logs[rows] @ start[:-1] + start[-1]
         balanced = self.loss != "worst-class"
@@ -209,8 +210,7 @@ class LinearMap(FittedCalibration):
         matrix = centring.T @ own
         matrix[:n] += start[:-1]
         offset = start[-1] + coefficients[-1] - added
-        offset -= offset.mean()
-        matrix, offset = matrix.T.round(DIGITS), offset.round(DIGITS)
+        matrix, offset = matrix.T.round(DIGITS), (offset - offset.mean()).round(DIGITS)
         return from_arrays(self.name, matrix, offset, products=products)
 
 

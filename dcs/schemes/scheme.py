@@ -194,20 +194,17 @@ class CorrectionScheme:
         """
         given: Any = probs
         if self.combination is None:
-            values = checked_probabilities(self._in_order(given), n_classes=len(self.classes))
+            given = named_columns(given, self.classes)[0]
+            values = checked_probabilities(given, n_classes=len(self.classes))
         else:
             if isinstance(given, list | tuple):
                 for name, each in zip(self.inputs, given, strict=False):
                     refuse_other_order(given[0], **{name: each})
-                given = [*map(self._in_order, given)]
+                given = [named_columns(each, self.classes)[0] for each in given]
             values = self.combination.checked(given)
         steps = [part.step for part in (self.combination, self.calibration) if part is not None]
         functions = [correction.coefficients for correction in self.corrections]
         return corrected(values, steps, functions)
-
-    def _in_order(self, probs: Any) -> Any:
-        """Return the columns of a data frame in the order of the classes."""
-        return named_columns(probs, self.classes)[0]
 
     def apply(self, probs: ArrayLike) -> NDArray[np.float64]:
         """Correct class probabilities and normalise every row to sum to 1.

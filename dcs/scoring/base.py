@@ -16,7 +16,7 @@ from dcs.scoring.chat import PromptStyle, Tokenizer
 from dcs.scoring.labels import UNUSABLE, LabelRule, class_probabilities, read_label_words
 
 #: Increment when the engines return different numbers for the same model, to invalidate caches.
-SCORING_VERSION = 1
+SCORING_VERSION = 2
 
 #: A prompt as it is sent to a model: a text, or the messages of a chat.
 RenderedPrompt = str | list[dict[str, str]]

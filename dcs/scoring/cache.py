@@ -25,7 +25,6 @@ from dcs.io import atomic_write, content_key
 from dcs.plugins import plugin_version
 from dcs.prompting.tasks import PromptPrefix
 from dcs.scoring.base import SCORING_VERSION, Advance, Engine, Prompts, Scorer, Scores, score_rows
-from dcs.scoring.labels import sharing_version
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,6 @@ def score_settings(
         "scorer_version": scorer.version,
         **({} if plugin is None else {"plugin": plugin}),
         "scoring": SCORING_VERSION,
-        **sharing_version(label_words, scorer.settings.get("label_rule")),
         "settings": dict(scorer.settings),
         # The text alone does not tell the turns of a chat.
         "prefix": str(prefix) if isinstance(prefix, str) or not is_chat else asdict(prefix),
@@ -140,8 +138,6 @@ class StoredScorer(Engine):
         The scorer for prompts that are not in the store.
     store : str or path-like
         A local folder, created on the first write.
-    shard_size : int
-        Number of queries per shard.
 
     Raises
     ------
@@ -149,16 +145,14 @@ class StoredScorer(Engine):
         If the store is a URL or a file.
     """
 
-    def __init__(
-        self, scorer: Scorer, store: str | os.PathLike[str], *, shard_size: int = SHARD_SIZE
-    ) -> None:
+    def __init__(self, scorer: Scorer, store: str | os.PathLike[str]) -> None:
         self._folder = Path(os.path.expanduser(local_folder(store)))
         self.name, self.version = scorer.name, scorer.version
         self.model, self.revision = scorer.model, scorer.revision
         self.settings: Mapping[str, str] = dict(scorer.settings)
         #: Number of queries scored by the model so far.
         self.scored = 0
-        self._scorer, self._shard_size = scorer, shard_size
+        self._scorer = scorer
         self._group: ShardGroup | None = None
         self._turn = threading.Lock()
 
@@ -174,8 +168,8 @@ class StoredScorer(Engine):
         reasons: dict[bytes, str] = {}
         # Shard before checking the store, so that a resumed run has the shards of the first run.
         distinct = list(by_hash)
-        for start in range(0, len(distinct), self._shard_size):
-            shard = distinct[start : start + self._shard_size]
+        for start in range(0, len(distinct), SHARD_SIZE):
+            shard = distinct[start : start + SHARD_SIZE]
             with self._turn:
                 if any(key not in group.rows for key in shard):
                     group.refresh()  # Another process may have scored it.

@@ -18,9 +18,6 @@ from dcs.prompting.tasks import PromptPrefix, chat_messages
 #: the turns of a conversation (``chat``). ``auto`` is ``chat`` if the model has a chat template.
 PromptStyle = Literal["auto", "completion", "chat"]
 
-#: Whose turn holds the last line of a query: part of the keys of scored prompts.
-ANSWER_PREFIX = "user"
-
 #: Template options that switch off thinking; templates ignore those that they do not have.
 NO_THINKING = {"enable_thinking": False, "thinking": False}
 
@@ -63,8 +60,7 @@ class ChatTemplate:
     def digest(self) -> str:
         """A hash of the template, and of what it renders now."""
         rendered = self._render_roles("system", "user") or self._render_roles("user")
-        parts = f"{self._template}\0{rendered}{self._gap.removesuffix(' ')}"
-        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self._template}\0{rendered}".encode()).hexdigest()[:16]
 
     @cached_property
     def _gap(self) -> str:
@@ -173,7 +169,7 @@ class Tokenizer:
         if self.template is None:
             dropped = {"appended tokens": "dropped"} if self.appended else {}
             return {"prompt": "completion", **dropped}
-        return {"prompt": f"chat {self.template.digest}", "answer_prefix": ANSWER_PREFIX}
+        return {"prompt": f"chat {self.template.digest}"}
 
     def render(self, prefix: str | PromptPrefix, queries: Sequence[str]) -> tuple[list[str], str]:
         """Return the exact text of one or more prompts, and the space before the answer, if any.

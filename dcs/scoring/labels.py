@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise
 from typing import Literal
 
 import numpy as np
@@ -99,17 +99,6 @@ def _collide(ids: tuple[int, ...], other: tuple[int, ...], rule: LabelRule) -> b
         return all(a == b for a, b in zip(ids, other, strict=False))
     # Other tokens may be shared: their probability at the answer position is negligible.
     return ids[0] in other or other[0] in ids
-
-
-def sharing_version(label_words: Sequence[str], rule: str | None) -> dict[str, int]:
-    """Return a part of the key of scored prompts if a first token may be in another word.
-
-    By the rules ``auto`` and ``mean``, such words have been read otherwise. Any token may begin
-    with a space, or with the first byte of its word.
-    """
-    words = [b" " + _encoded(word.strip()) for word in label_words]
-    shared = any({*one[:2]} & {*other[2:]} for one, other in permutations(words, 2))
-    return {"shared tokens": 2} if shared and rule in ("auto", "mean") else {}
 
 
 def class_probabilities(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -26,7 +26,7 @@ from dcs.errors import ScoringError, origin, plain_address, served_revision, sho
 from dcs.io import Strict, content_key
 from dcs.prompting.tasks import PromptPrefix, chat_messages
 from dcs.scoring.base import Advance, Prompts, RenderedPrompt, Scores
-from dcs.scoring.chat import ANSWER_PREFIX, Tokenizer
+from dcs.scoring.chat import Tokenizer
 from dcs.scoring.client import UNREADABLE, PromptError, ServedEngine, run
 from dcs.scoring.labels import UNUSABLE, Shown, class_probabilities, label_masses, read_label_words
 from dcs.scoring.models import require
@@ -149,7 +149,7 @@ class OpenAIScorer(ServedEngine):
         self.revision, self.base_url = served_revision(asked.base_url, asked.revision)
         self.votes = asked.votes or (None if asked.answer is None else 1)
         self.missing, self.counts = Counter[str](), Counter[str]()
-        self._told = dict[tuple[str, ...], tuple[Counter[str], Counter[str]]]()
+        self._told = defaultdict[Any, Any](lambda: (Counter(), Counter()))
         self._samples = self.votes or 1
         self._chat = asked.api == "chat"
 
@@ -163,8 +163,6 @@ class OpenAIScorer(ServedEngine):
         """Settings that determine the numbers; asks the server what it can do."""
         asked = self._asked
         settings = {"api": asked.api, "prompt": "chat" if self._chat else "completion"}
-        if self._chat:
-            settings["answer_prefix"] = ANSWER_PREFIX
         if self.votes is not None:
             sampled = {"temperature": asked.temperature, "max_tokens": asked.max_tokens}
             sampled["reading"] = ANSWER_READING
@@ -179,27 +177,26 @@ class OpenAIScorer(ServedEngine):
 
     def report(self) -> list[str]:
         """Return lines on labels missing from responses, and on answers that name none."""
-        answered, unlabelled = self.counts["answered"], self.counts["unlabelled"]
+        own = self.counts
         lines = [
-            f"label word {word!r} was missing from {count} of {answered} responses; used a "
+            f"label word {word!r} was missing from {count} of {own['answered']} responses; used a "
             "share of the rest"
             for word, count in self.missing.most_common()
         ]
         if self.votes is not None:
             what = "state a distribution" if self._asked.answer else "name one label"
-            found, sampled = self.counts["parsed"], self.votes * answered
-            lines.append(f"{found} of {sampled} sampled answers {what}")
-        if unlabelled:
+            sampled = self.votes * own["answered"]
+            lines.append(f"{own['parsed']} of {sampled} sampled answers {what}")
+        if own["unlabelled"]:
             lines.append(
-                f"{unlabelled} of {answered} prompts were answered without any label; "
+                f"{own['unlabelled']} of {own['answered']} prompts were answered without any label; "
                 "their class probabilities are equal"
             )
         return lines
 
     def _score(self, prompts: Prompts, progress: Advance) -> Scores:
         prefix, queries, label_words = prompts
-        of_table = self._told.setdefault((str(prefix), *label_words), (Counter(), Counter()))
-        self.missing, self.counts = of_table
+        self.missing, self.counts = self._told[str(prefix), *label_words]
         sent = [self._render(prefix, query) for query in queries]
         read: _Reader
         if self.votes is not None:

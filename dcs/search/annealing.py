@@ -92,11 +92,6 @@ class Problem:
         warn_of_absent_classes(indices, names)
         return cls(values, indices, names, corrections, objective)
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes N."""
-        return len(self.classes)
-
     def scheme(self, choice: NDArray[np.int64]) -> CorrectionScheme:
         """Return the scheme of a choice, one correction index per class."""
         return CorrectionScheme(self.classes, tuple(self.corrections[int(k)] for k in choice))
@@ -105,7 +100,7 @@ class Problem:
         """Return Z of a scheme, computed from its predictions with NumPy."""
         labels = self.labels.ravel()
         predictions = np.resize(scheme.predict(self.probs), labels.size)
-        return self.objective.value(confusion_matrix(labels, predictions, self.n_classes))
+        return self.objective.value(confusion_matrix(labels, predictions, len(self.classes)))
 
     def result(
         self, choice: NDArray[np.int64], *, evaluations: int, seconds: float
@@ -180,12 +175,12 @@ def cooled(problem: Problem, schedule: Schedule, *, seed: int) -> tuple[NDArray[
     seeds = np.random.SeedSequence(whole_number(seed, "seed", least=0))
     streams = seeds.generate_state(schedule.restarts, np.uint64).astype(np.uint64)
     temperatures = schedule.temperatures()
-    limits = schedule.limits(problem.n_classes)
+    limits = schedule.limits(len(problem.classes))
     # Unchanged probabilities, by weights if requested and possible.
     start, one = problem.corrections.identity, Weight(1.0)
     if schedule.start == "weight-one" and one in problem.corrections:
         start = problem.corrections.corrections.index(one)
-    choice = np.full(problem.n_classes, start)
+    choice = np.full(len(problem.classes), start)
     best_choice, found = choice.copy(), choice.copy()
     best = np.inf
     evaluations = 0

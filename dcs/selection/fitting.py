@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcs.data.checks import whole_number
-from dcs.data.splits import copied_rows, stratified_folds, stratified_split
+from dcs.data.splits import copied_rows, stratified_choice, stratified_folds, stratified_split
 from dcs.errors import InvalidInputError
 from dcs.evaluation.metrics import ClassificationMetrics
 from dcs.evaluation.uncertainty import design_effect, paired_counts, paired_errors
@@ -407,7 +407,8 @@ class Fitting:
                 outside = parts["development"]
             else:
                 shuffled = derive_generator(seed, "split").permutation(self.labels.size)
-                outside = shuffled[: max(1, round(development * self.labels.size))]
+                most = shuffled.size - 1  # one row is left to fit
+                outside = shuffled[: max(1, min(round(development * shuffled.size), most))]
             place = np.full(self.labels.size, -1)
             place[outside] = 0
         everywhere = np.full(labels.size, -1)
@@ -415,7 +416,8 @@ class Fitting:
         self.rows = FoldedRows(probs, labels, everywhere, self.n_folds, seed)
         judged, self._group = everywhere >= 0, group[place >= 0]
         self.held_out, self.truth, self._fold = probs[judged], labels[judged], everywhere[judged]
-        self.counts = np.bincount(self.truth, minlength=probs.shape[1])
+        rows = np.bincount(self.truth, minlength=probs.shape[1])
+        self.counts = rows / design_effect(self._group)
         self.pool: dict[str, float] = {}
         self._whole: dict[Fit, CorrectionScheme] = {}
         self._complete: dict[Hyperparameters, Fit] = {}
@@ -471,9 +473,11 @@ class Fitting:
         truth = self.truth[rows]
         # All classes weigh the same in the likelihood.
         shares = 1.0 / np.bincount(truth, minlength=self.n_classes)[truth]
+        judged = ClassificationMetrics.from_predictions
+        found = [judged(truth, each[rows], self.n_classes) for each in predictions]
         criteria = (
             [-float((shares * each[rows]).sum() / shares.sum()) for each in losses],
-            [self._score(truth, each[rows]) for each in predictions],
+            [each.accuracy - each.cobias for each in found],
         )
         number = round(math.sqrt(len(losses))) + 1
         weights = np.zeros(len(losses))
@@ -481,11 +485,6 @@ class Fitting:
             best = np.argsort(-np.array(values), kind="stable")[:number]
             weights[best] += 0.5 / number
         return weights
-
-    def _score(self, truth: Labels, predictions: Labels) -> float:
-        """Return accuracy minus COBias."""
-        found = ClassificationMetrics.from_predictions(truth, predictions, self.n_classes)
-        return found.accuracy - found.cobias
 
     def logits_of(self, calibrations: Sequence[Calibration | None]) -> Array:
         """Return the logits of the held-out rows, each calibrated without its fold."""
@@ -507,8 +506,8 @@ class Fitting:
 
     def _scale(self, logits: Array) -> float:
         """Return the factor of the logits with the smallest loss, by Newton's method."""
-        every = -(-self.truth.size // _SCALE_ROWS)
-        rows, truth = logits[::every], self.truth[::every]
+        chosen = stratified_choice(self.truth, min(_SCALE_ROWS, self.truth.size), seed=0)
+        rows, truth = logits[chosen], self.truth[chosen]
         weights = 1.0 / self.counts[truth]
         weights /= weights.sum()
         own = rows[np.arange(truth.size), truth]

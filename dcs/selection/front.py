@@ -96,7 +96,7 @@ class FittedScheme:
         )
         test = rule.test(first, self.plain)
         # Where the estimate itself is a loss, more rows would confirm it.
-        if test.rows_needed is None or first.change.gained < first.change.lost:
+        if test.passed or not test.rows_needed or first.change.gained < first.change.lost:
             return f"{text}."
         more = float(f"{max(1, test.rows_needed - test.n_rows):.1g}")
         return f"{text}; about {more:,.0f} more labelled rows could."

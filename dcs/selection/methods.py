@@ -239,7 +239,7 @@ METHODS: Final = (
     _calibrating("icl", "uncorrected", lambda p, y: None, needs="nothing", peer=False),
     _paper("dnip", "DNIP", "weights"),
     _paper("furud", "FuRud", "memberships"),
-    Method("dcs", "DCS", _BATCH.fitter, _compared, needs="rows", fixed={}, peer=False, version=2),
+    Method("dcs", "DCS", _BATCH.fitter, _compared, needs="rows", fixed={}, peer=False, version=3),
     _BATCH,
     _calibrating("prior", "Prior reweighting", prior_reweighting, needs="rows"),
     _calibrating("logistic", "Logistic regression", _regression, version=2),
@@ -249,13 +249,6 @@ METHODS: Final = (
     _published("published", "Published DCS"),
     _published("published-balanced", "Published DCS, balanced", "balance", shares="published"),
     _published("published-long", "Published DCS, long", long=True),
-    _published(
-        "published-balanced-long",
-        "Published DCS, long, balanced",
-        "balance",
-        long=True,
-        shares="published-long",
-    ),
 )
 
 

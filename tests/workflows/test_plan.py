@@ -88,10 +88,10 @@ def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path):
 
 
 def test_studies_in_memory_are_not_stored_and_need_no_folder_in_common(tmp_path, monkeypatch):
-    assert plan_sweep(CONFIG, tmp_path).shared_folder == tmp_path
+    assert plan_sweep(CONFIG, tmp_path).study_storage is None
     for storage in ("memory", "postgresql://me@host/x"):
         config = CONFIG.model_copy(update={"optuna_storage": SecretStr(storage)})
-        assert plan_sweep(config, tmp_path).shared_folder is None
+        assert plan_sweep(config, tmp_path).study_storage is not None
     biased_table(60).write(tmp_path / "rows.parquet")
     monkeypatch.setenv(STORAGE_VARIABLE, "memory")
     given = ("--method", "dnip", "--trials", "1", "--output", tmp_path / "runs")

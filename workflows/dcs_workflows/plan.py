@@ -29,7 +29,7 @@ from dcs.prompting.tasks import SPLITS
 from dcs.selection.methods import Method, get_method
 from dcs_tracking import Archive, CellRecord
 from dcs_workflows.config.sweep import SweepConfig, TuneConfig, selected
-from dcs_workflows.config.tuner import TunerSettings
+from dcs_workflows.config.tuner import TERMS, TunerSettings
 from dcs_workflows.sources.given import GivenTable, given_tables, source_name
 from dcs_workflows.sources.joint import Origin, Rows, grouped_over, joint_names
 from dcs_workflows.sources.scored import (
@@ -165,6 +165,10 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
         return None
     names, corrections = {*method.fixed, *tuner.search.fixed}, method.fixed.get("corrections")
     names |= {"weight_scale"} if corrections == "memberships" else set()
+    names |= {name for name, own in TERMS.items() if tuner.objective not in own}
+    if corrections == "memberships" and tuner.memberships in (0, 1):
+        number = tuner.memberships
+        raise ConfigError(f"memberships {number}: {method.name} has no other functions; give 2")
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
     memberships = None if corrections == "weights" else tuner.memberships
@@ -293,14 +297,6 @@ class SweepPlan:
         """Storage of the Optuna studies: that of the sweep, or of the environment, if any."""
         given = self.config.optuna_storage
         return given.get_secret_value() if given else os.environ.get(STORAGE_VARIABLE) or None
-
-    @property
-    def shared_folder(self) -> Path | None:
-        """The folder that all nodes must share, for the journals of studies.
-
-        Tables and records come back to the driver; scored prompts may stay where they are.
-        """
-        return self.output if self.study_storage is None else None
 
     def cells_on(self, key: str) -> list[Cell]:
         """Return the cells of a table that exists.
@@ -443,8 +439,7 @@ class Budget(Strict):
     def spent(self, progress: Progress) -> str:
         """Return the name of a limit that is reached, or an empty text; ``hours`` goes first."""
         used = {"hours": (time.monotonic() - progress.started) / 3600.0, **progress.work}
-        reached = (name for name, limit in self if used.get(name, 0.0) >= limit)
-        return next(reached, "")
+        return next((name for name, limit in self if used.get(name, 0.0) >= limit), "")
 
 
 def sweep_key(config: SweepConfig) -> str:
@@ -564,7 +559,7 @@ def paths_by_name(paths: Sequence[Path]) -> dict[str, Path]:
     if len({*names}) < len(names):
         names = [re.sub(r"[^\w.-]+", "-", str(path.with_suffix(""))) for path in paths]
     found = dict(zip(names, paths, strict=True))
-    if len(found) < len(paths):
+    if min(len(found), len({path.resolve() for path in paths})) < len(paths):
         raise ConfigError(f"{', '.join(names)}: a table is given twice; give each once")
     return found
 

@@ -239,11 +239,12 @@ def _pairs(cell: Any) -> _Pairs:
     return [*zip(map(as_text, labels), scores, strict=True)]
 
 
-def _scored(frame: pd.DataFrame, given: Reading) -> tuple[list[str], list[_Pairs]] | None:
+def _scored(frame: pd.DataFrame, given: Reading) -> list[tuple[list[str], list[_Pairs]]]:
     """Return the columns that hold labels with scores, and the pairs of each row."""
     cells = structured(frame)
     parts = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     columns: dict[tuple[str, ...], list[Any]] = {(name,): own for name, own in cells.items()}
+    scored: list[tuple[list[str], list[_Pairs]]] = []
     if both := next(filter(None, map(_lists, parts)), None):
         columns[both] = [{name: row[name] for name in both} for row in parts]
     for names, found in columns.items():
@@ -254,12 +255,14 @@ def _scored(frame: pd.DataFrame, given: Reading) -> tuple[list[str], list[_Pairs
             labels = {frozenset(label for label, _ in row) for row in pairs if row}
             named = all({*_LISTS} <= cell.keys() for cell in found if isinstance(cell, dict))
             if named or not (len(labels) > 1 or has_class_columns(frame, given)):
-                return [*names], pairs
-    return None
+                scored.append(([*names], pairs))
+    return scored
 
 
 def _score_rows(frame: pd.DataFrame, given: Reading, found: Any) -> FormRows:
-    columns, pairs = found
+    columns, pairs = found[0]
+    if len(found) > 1 or has_class_columns(frame, given):
+        raise TableError(f"{quoted(columns)} and other columns hold class probabilities; drop one")
     for row, each in enumerate(pairs):
         if len(dict(each)) < len(each):
             raise TableError(f"row {row}: a label has two scores: {show([k for k, _ in each])}")
@@ -427,8 +430,7 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
 
 def _run_rows(frame: pd.DataFrame, given: Reading, runs: list[str]) -> FormRows:
     answers = [*zip(*(cells_in(frame[name]) for name in runs), strict=True)]
-    label = label_of(frame, given, runs)
-    return with_votes(frame.drop(columns=runs), answers, label, given)
+    return with_votes(frame.drop(columns=runs), answers, label_of(frame, given, runs), given)
 
 
 RUNS = Form("a column per run", _runs, _run_rows)
@@ -458,7 +460,7 @@ def _single_columns(frame: pd.DataFrame, given: Reading) -> _Single | None:
     guess, label = next(iter(guesses), None), next(iter(labels), None)
     two = len(_classes(frame, given, guess, label)) == 2
     plain = given.model_copy(update={"columns": None})
-    if not (two or guess) or has_class_columns(frame, plain):
+    if not (two or guess) or not (chosen or not has_class_columns(frame, plain)):
         return None
     return scores[0], guess, label
 
@@ -481,6 +483,9 @@ def _single_rows(frame: pd.DataFrame, given: Reading, columns: _Single) -> FormR
         known = f"{score} is the confidence of {guess}, one of {quoted(classes, 4)}"
         raise TableError(f"{known}: the other classes have no values; give a column per class")
     keys = [*map(comparable, classes)]
+    for name in frame.columns.difference([score, guess or "", label or ""]):
+        if _CLASS.fullmatch(name) and name_classes(cells_in(frame[name]), classes):
+            raise TableError(f"{show(name)} can name the class of each {score}; drop or pivot it")
     if len(values) >= 2 * TELLING and _are_pairs(values):
         fault = f"{score} of every two rows has the sum 1"
         answer = "if they are of one text, name the column of texts or ids with --read id=COLUMN"

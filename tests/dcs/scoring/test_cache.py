@@ -27,10 +27,15 @@ WORDS = ("even", "odd", "other")
 QUERIES = [f"number {k}" for k in range(50)]
 
 
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dcs.scoring.cache.SHARD_SIZE", 8)
+
+
 def ask(
     folder: Path, clerk: Clerk, queries: Sequence[str] = QUERIES, steps: list[int] | None = None
 ) -> NDArray[np.float64]:
-    scorer = StoredScorer(clerk, folder, shard_size=8)
+    scorer = StoredScorer(clerk, folder)
     return scorer.score("p ", queries, WORDS, progress=None if steps is None else steps.append)
 
 
@@ -85,22 +90,6 @@ def test_what_decides_the_numbers_decides_which_shards_are_used() -> None:
     # A model folder goes by its content.
     content = {"revision": "sha256:00ff"}
     assert key(**content) == key(**content, model="elsewhere/abacus")
-
-
-@pytest.mark.parametrize(
-    ("words", "rule", "again"),
-    [
-        (("good", "not good"), "auto", True),
-        (("good", "not good"), "first", False),
-        (("good", "bad"), "auto", False),
-    ],
-)
-def test_words_that_share_tokens_are_scored_again(
-    words: Sequence[str], rule: str, again: bool
-) -> None:
-    clerk = Clerk()
-    clerk.settings = {"label_rule": rule}
-    assert ("shared tokens" in score_settings(clerk, "", words)) == again
 
 
 @pytest.mark.parametrize("call", [1, 4])

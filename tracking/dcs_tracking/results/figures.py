@@ -8,12 +8,13 @@ from __future__ import annotations
 import io
 import logging
 import math
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from dcs.errors import one_line
 from dcs.evaluation.metrics import METRICS
@@ -45,6 +46,8 @@ _MAX_TITLE_WIDTH = 56
 _Form: TypeAlias = Literal["png", "svg"]
 
 _log = logging.getLogger(__name__)
+
+_Point = namedtuple("_Point", "accuracy cobias")
 
 
 @contextmanager
@@ -103,13 +106,6 @@ def figure_bytes(figure: Figure, form: _Form) -> bytes:
     with styled():
         figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
-
-
-class _Point(NamedTuple):
-    """A point in the plane of accuracy and COBias."""
-
-    accuracy: float
-    cobias: float
 
 
 @styled()

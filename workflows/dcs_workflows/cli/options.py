@@ -99,10 +99,9 @@ def _direct(parameter: typer.CallbackParam, value: bool) -> bool:
 
 
 _JSON = "Print a summary in JSON; all else goes to stderr."
-_QUIET = "Print only warnings and errors."
 #: These two direct the output of the console themselves.
 AsJson = Annotated[bool, flag("--json", _JSON, callback=_direct)]
-Quiet = Annotated[bool, flag("--quiet", _QUIET, "-q", callback=_direct)]
+Quiet = Annotated[bool, flag("--quiet", "Print only warnings and errors.", "-q", callback=_direct)]
 Read = Annotated[
     list[str] | None,
     option(

@@ -193,7 +193,7 @@ def shares(
     file: NewRows,
     method: Annotated[
         str,
-        option("NAME", "adjusted (counts), likelihood (by EM), or sample (shares are unchanged)."),
+        option("NAME", "adjusted (counts), or sample (shares are unchanged)."),
     ] = "adjusted",
     read: options.Read = None,
 ) -> None:

@@ -320,7 +320,9 @@ def _run(
         with ExitStack() as opened:
             if plan.has_work:
                 with console.status("starting Ray" if address is None else "joining Ray"):
-                    opened.enter_context(connected(address, shared=plan.shared_folder))
+                    # For the journals of studies; tables and records come back to the driver.
+                    shared = plan.output if plan.study_storage is None else None
+                    opened.enter_context(connected(address, shared=shared))
                 STOP.listen()  # Ray has installed its own signal handlers.
             opened.enter_context(sweep_progress(progress, recorder))
             try:

@@ -154,7 +154,7 @@ def tune(
         tuner__max_cobias=max_cobias,
         earlier=earlier,
     )
-    members = paths_by_name(tables)
+    members, earlier = paths_by_name(tables), config.earlier
     name = "+".join(members)
     plan, rows = plan_tuning(
         members,
@@ -169,7 +169,8 @@ def tune(
     before = None if earlier is None else dcs.CorrectionScheme.load(earlier)
     if before is not None:
         _check_classes(f"--earlier {earlier}", before, rows["test"].classes)
-    path = output / f"{name}-{method}" / "scheme.json"
+    # A file name has at most 255 bytes.
+    path = output / f"{name.encode()[:200].decode(errors='ignore')}-{method}" / "scheme.json"
     (cells,) = plan.cells.values()
     keys = {cell.method: cell.key for cell in cells}
     noted = {} if replace_ or not path.exists() else dcs.CorrectionScheme.load(path).provenance

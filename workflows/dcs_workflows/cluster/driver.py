@@ -55,15 +55,6 @@ _STORAGE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Tuning:
-    """Cells that are submitted together."""
-
-    cells: tuple[Cell, ...]
-    started_ms: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
 class RayMapper:
     """Compute items as Ray tasks, from a driver or from inside another task.
 
@@ -178,8 +169,8 @@ class Driver:
         # the last table that cells were submitted of.
         self._waiting: deque[tuple[str, tuple[Cell, ...]]] = deque()
         self._rows: tuple[str, Any] = ("", None)
-        # Cells being computed, by the reference of their result.
-        self._tuning: dict[Any, _Tuning] = {}
+        # Cells being computed, when they were submitted and their width, by their reference.
+        self._tuning: dict[Any, tuple[tuple[Cell, ...], int, int]] = {}
         for key, cells in plan.missing_cells.items():
             self._enqueue(key, cells)
 
@@ -225,7 +216,7 @@ class Driver:
                 return
             for done in self._wait():
                 if done in self._tuning:
-                    yield from self._end_tuning(done, self._tuning.pop(done))
+                    yield from self._end_tuning(done, *self._tuning.pop(done)[:2])
                 else:
                     yield from self._end_scoring(done)
 
@@ -288,7 +279,7 @@ class Driver:
             )
             if not (self._tuning or self._progress.work["cells"]):
                 self._progress.first_cell = time.monotonic()
-            self._tuning[running] = _Tuning(cells, now_ms(), width)
+            self._tuning[running] = cells, now_ms(), width
 
     def _width(self, cell: Cell) -> int:
         """Return the number of parallel tasks of a cell: its share of the CPUs without a cell.
@@ -302,10 +293,10 @@ class Driver:
         if actors := len(self._pool.actors):
             options, _ = self._placement.scoring(self._plan.config.scoring)
             scoring = actors * float(options["num_cpus"]) if self._placement.shared else 0.0
-            free -= sum(tuning.width for tuning in self._tuning.values()) + math.ceil(scoring)
+            free -= sum(width for _, _, width in self._tuning.values()) + math.ceil(scoring)
         return max(1, free // len(self._waiting))
 
-    def _end_tuning(self, done: Any, ended: _Tuning) -> Iterator[CellRecord]:
+    def _end_tuning(self, done: Any, cells: Sequence[Cell], began: int) -> Iterator[CellRecord]:
         try:
             records: list[CellRecord] = ray.get(done)
         except RayError as error:
@@ -314,8 +305,8 @@ class Driver:
             if _is_cluster_error(error.cause if isinstance(error, RayTaskError) else error):
                 # Lost in each of Ray's retries.
                 raise
-            about: Any = {"sweep": self._plan.config.name, "started_ms": ended.started_ms}
-            records = [failed_record(cell, error, **about) for cell in ended.cells]
+            about: Any = {"sweep": self._plan.config.name, "started_ms": began}
+            records = [failed_record(cell, error, **about) for cell in cells]
         for record in records:
             self._progress.cells_done += 1
             self._progress.cells_failed += not record.finished

@@ -16,15 +16,14 @@ from dcs.scoring.base import SCORING_VERSION
 from dcs.scoring.cache import local_folder
 from dcs.scoring.models import loaded_revision
 
-#: Options that are recorded only where they differ. Earlier versions had ``joint`` and
-#: ``answer_prefix``, which are still part of the keys of scored tables.
-_DEFAULTS = {"label_rule": "auto", "joint": "sum", "prompt": "auto", "answer_prefix": "user"}
+#: Options that are recorded only where they differ.
+_DEFAULTS = {"label_rule": "auto", "prompt": "auto"}
 
 #: The options of all packaged engines; one that is not set has the default of the engine. What
 #: other engines accept is checked below.
 _Options: Any = create_model(
     "_Options",
-    __config__=ConfigDict(extra="allow", frozen=True, allow_inf_nan=False),
+    __config__=ConfigDict(extra="allow", frozen=True, allow_inf_nan=False, strict=True),
     **{  # type: ignore[call-overload]
         name: (field.rebuild_annotation() | None, _DEFAULTS.get(name))
         for engine in PACKAGED_ENGINES
@@ -53,7 +52,7 @@ class ScoringSettings(_Options):  # type: ignore[misc]
     @model_validator(mode="after")
     def _has_known_options(self) -> ScoringSettings:
         accepted = engine_trait(self.engine, "options")
-        for name in self.options:
+        for name in {*self.options, *(self.model_extra or ())}:
             what = f"option of engine {self.engine}"
             check_choice(what, name, ("engine", "store", *accepted.model_fields))
         validated(accepted, self.options, source=f"engine {self.engine}", error=ConfigError)

@@ -111,13 +111,15 @@ def value_label(axis: str, value: Any) -> str:
     """
     if isinstance(value, tuple):
         return "..".join(map(str, value))
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
     return NONE_LABELS.get(axis, "none") if value is None else str(value)
 
 
 def _check_table(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
-    if isinstance(value, dict) and len(value) > 1:
+    if isinstance(value, dict) and len(value) > 1 and dict not in map(type, value.values()):
         return {str(name): _check_table(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)) and [type(each) for each in value] == [str, str]:
         return value[0], value[1]
@@ -290,8 +292,8 @@ class SweepConfig(PromptsConfig, TuneConfig):
             raise ValueError(f"{cells:,} cells; a sweep has at most {MAX_CELLS:,}, use several")
         if {*self.axes} & {*PREFERENCE_FIELDS, *Judge.model_fields}:
             for tuner, _ in self.variants:
-                _ = tuner.preference  # raises if its values contradict each other
-                tuner.judge.refuse_both()
+                # These raise if their values contradict each other.
+                _ = tuner.preference, Judge(**dict(tuner.judge))
         if self.combine == "one_at_a_time" and (self.tuner, None) not in self.variants:
             axes = ", ".join(("objectives", *self.axes, "optimization_sizes"))
             raise ValueError(
@@ -370,6 +372,10 @@ def configured(
             raise ConfigError(f"--set {show(text)}: must be KEY=VALUE, e.g. tuner.trials=10")
         parsed = parse_yaml(value, source=f"--set {key}", error=ConfigError)
         given.append((key.strip().split("."), parsed))
+    keys = [f"{'.'.join(path)}." for path, _ in given]
+    for one, other in itertools.permutations(keys, 2):
+        if one.startswith(other):
+            raise ConfigError(f"{one[:-1]} is given twice, alone or in a mapping; give it once")
     for path, value in given:
         node = content
         for name in path[:-1]:
@@ -377,7 +383,7 @@ def configured(
                 node[name] = {}
             node = node[name]
         node[path[-1]] = value
-    origin = f"{source} with --set" if sets else source
+    origin = f"{source} with options" if given and source != "command line" else source
     return validated(model, content, source=origin, error=ConfigError)
 
 
@@ -441,7 +447,7 @@ def selected(
         if axis not in axes:
             raise unknown(f"--only {restriction!r}: axis", given, axes)
         known = {value_label(axis, value): value for value in axes[axis]}
-        wanted = text.split(",")
+        wanted = [text] if text in known else text.split(",")
         for name in wanted:
             check_choice(f"--only {restriction!r}: {axis}", name, known)
         chosen = [known[name] for name in wanted]

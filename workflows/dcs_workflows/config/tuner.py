@@ -18,7 +18,7 @@ from dcs.selection.preference import Prefer, Preference
 ObjectiveName: TypeAlias = Literal["full", "err", "err+pmi", "err+cobias"]
 
 #: The objectives that have a term, by its weight; the others have the weight 0.
-_TERMS: Final = {"beta": ("full", "err+cobias"), "tau": ("full", "err+pmi")}
+TERMS: Final = {"beta": ("full", "err+cobias"), "tau": ("full", "err+pmi")}
 
 #: The knobs that the schedule of the paper determines.
 _FIXED: Final = ("initial_temperature", "temperature_ratio", "cooling_rate")
@@ -85,13 +85,9 @@ class Judge(Strict):
 
     @model_validator(mode="after")
     def _is_one(self) -> Judge:
-        self.refuse_both()
-        return self
-
-    def refuse_both(self) -> None:
-        """Raise ValueError if folds and development rows are given."""
         if self.development is not None and self.folds != Judge.model_fields["folds"].default:
             raise ValueError("folds and development: give one of them")
+        return self
 
 
 class Search(Strict):
@@ -205,7 +201,7 @@ class TunerSettings(Strict):
     def values(self, name: str) -> tuple[Any, ...]:
         """Return the bounds or choices of a knob; a single value if it is fixed."""
         own: tuple[Any, ...] = getattr(self.space, name)
-        has_term = self.objective in _TERMS.get(name, (self.objective,))
+        has_term = self.objective in TERMS.get(name, (self.objective,))
         return own if has_term else (0.0,)
 
 

@@ -183,9 +183,9 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
             )
             found.append(given.opened()[1])
     found += [
-        _join(group, over, name)
+        _join(some, over, name)
         for over in config.ensemble
-        for group, name in grouped_over(found, over, drawn=_seed_of_split)
+        for some, name in grouped_over(found, over, drawn=lambda g: None if g.own_seed else g.seed)
     ]
     origin_of = attrgetter("model", "task", "shots", "seed")
     # Tables with the same origin are named after their files, then after their paths.
@@ -205,11 +205,6 @@ def given_tables(config: SweepConfig) -> list[GivenTable]:
                 task = " + ".join(first_paths if by_path else given.members)
                 found[index] = replace(given, task=task)
     return found
-
-
-def _seed_of_split(given: GivenTable) -> int | None:
-    """Return the seed of the sweep by which rows are held out, if any are."""
-    return None if given.own_seed else given.seed
 
 
 def _join(group: Sequence[GivenTable], over: Grouping, name: str) -> GivenTable:
@@ -232,7 +227,7 @@ def _expand_sources(
 
     That is ``name``, for what nothing else names, and the fields of its pattern.
     """
-    seen: list[dict[str, Paths]] = []
+    seen: dict[tuple[Path, ...], dict[str, Paths]] = {}
     sources: list[tuple[dict[str, Paths], dict[str, str]]]
     for choice in choices:
         if isinstance(choice, str):
@@ -249,10 +244,11 @@ def _expand_sources(
             }
             sources = [(members, {"name": " + ".join(members)})]
         for members, about in sources:
-            if members in seen:
+            places = tuple(path.resolve() for paths in members.values() for path in paths)
+            if places in seen:
                 continue
-            seen.append(members)
-            files = [own for each in seen for own, *more in each.values() if not more]
+            seen[places] = members
+            files = [own for each in seen.values() for own, *more in each.values() if not more]
             parts = [file for file in files if file.stem in STEMS]
             if len({part.parent for part in parts}) < len(parts):
                 raise ConfigError(

@@ -23,7 +23,6 @@ from dcs.prompting.files import get_task
 from dcs.prompting.tasks import SPLITS, Shots, prompt_hash, select_demonstrations
 from dcs.scoring import engine_trait
 from dcs.scoring.generation import PromptSet
-from dcs.scoring.labels import sharing_version
 from dcs.selection.ensemble import joint_digest
 from dcs_tracking.records import now_ms
 from dcs_workflows.config.scoring import ScoringSettings
@@ -154,8 +153,7 @@ def _hash_texts(request: TableRequest, known: dict[Any, Any]) -> dict[str, Any]:
     if prompt not in known:
         demonstrations = select_demonstrations(task, request.shots, seed=request.seed)
         known[prompt] = prompt_hash(task, demonstrations)
-    shared = sharing_version(task.label_words, request.scoring.label_rule)
-    return {"prompt": known[prompt], "limit": request.limit, "examples": examples, **shared}
+    return {"prompt": known[prompt], "limit": request.limit, "examples": examples}
 
 
 class Scoring(Strict):

@@ -60,12 +60,15 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
         if get_method(cell.method).needs != "nothing":
             first, rows = combine(optimization, seed=derive_seed(cell.seed, "combination"))
     fitted = study_scheme(cell, rows, setup=setup, reference=reference)
-    scheme = fitted.scheme
+    scheme, front = fitted.scheme, fitted.front
+    if isinstance(optimization, TableEnsemble) and front and front.preference.guarded:
+        # Nothing is proven of a combination that is not corrected.
+        first = mean_of(optimization) if front.chosen is front.plain else first
     if first is not None and isinstance(test, TableEnsemble):
         scheme = replace(scheme, combination=first.combination, inputs=first.inputs)
     judged = predictions(test, scheme)
     effect = design_effect(optimization.copies)
-    kept = {"held_out": {**evidence(fitted.front, *judged, test.n_classes), "effect": effect}}
+    kept = {"held_out": {**evidence(front, *judged, test.n_classes), "effect": effect}}
     if isinstance(optimization, ProbabilityTable):
         # Of all rows, since those with labels may be few, or chosen.
         predicted = scheme.predict(optimization.probs)
@@ -83,7 +86,7 @@ def compute_cell(cell: Cell, tables: Mapping[str, Rows], *, setup: Setup) -> Cel
         scheme=scheme.to_dict(),
         class_accuracies=class_accuracies,
         trials=fitted.trials,
-        front=None if fitted.front is None else fitted.front.to_dict(),
+        front=None if front is None else front.to_dict(),
         started_ms=started_ms,
         finished_ms=started_ms + round(1000 * (time.perf_counter() - clock)),
         provenance=collect_provenance(tables=about, seeds=_seeds(cell)),
