@@ -189,8 +189,8 @@ class OpenAIScorer(ServedEngine):
             lines.append(f"{own['parsed']} of {sampled} sampled answers {what}")
         if own["unlabelled"]:
             lines.append(
-                f"{own['unlabelled']} of {own['answered']} prompts were answered without any label; "
-                "their class probabilities are equal"
+                f"{own['unlabelled']} of {own['answered']} prompts were answered without any "
+                "label; their class probabilities are equal"
             )
         return lines
 

@@ -402,7 +402,10 @@ def test_numbers_beside_columns_that_are_numbers_are_their_names() -> None:
 def test_another_order_is_doubted_if_predicted_twice_as_often(right: int, asked: bool) -> None:
     labels = np.repeat([0, 1, 2], 1000)
     shift = np.tile(np.repeat([0, 1, 2], [right, 500, 500 - right]), 3)
-    assert bool(in_other_order(labels, np.eye(3)[(labels + shift) % 3])) == asked
+    predicted = np.eye(3)[(labels + shift) % 3]
+    # Also if all rows are predicted as one class.
+    for probs in (predicted, predicted / 10 + [0.2, 0.5, 0.3]):
+        assert bool(in_other_order(labels, probs)) == asked
     assert "sorted" in in_other_order(labels, np.tile([0.2, 0.3, 0.5], (3000, 1)))
 
 
@@ -563,6 +566,11 @@ def test_a_table_that_was_written_is_read_as_it_is(tmp_path: Path) -> None:
 def test_several_columns_of_each_class_are_asked_about_whatever_tells_the_classes() -> None:
     known = open_source(columns(form="x {}").assign(label=GOLD)).reading
     texts = columns([CLASSES] * 120, "text_{}", "01234")
+    people = columns(PROBS[::-1], "human_{}", "abcde").join(columns(LOGS, "logit_{}", "abcde"))
+    lists = columns().assign(bert=[[{"label": n, "score": 0.2} for n in CLASSES]] * 120)
+    sexes = pd.DataFrame({"sex_a": LABELS % 2, "sex_b": 1 - LABELS % 2, "p_won": HALF})
+    for rows in (people, lists, sexes):
+        refuses(TableError, read_table, rows.assign(label=LABELS), names=["class probabilities"])
     for first, names in (("a_{}", CLASSES), ("a_{}", range(5)), ("{}", CLASSES)):
         for values in (PROBS, LOGS + 3.0):
             frame = columns(values, first, names)

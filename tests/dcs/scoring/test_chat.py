@@ -44,6 +44,10 @@ TEMPLATES = {
         "{% if enable_thinking is defined and enable_thinking is false %}"
         "<think>\n\n</think>\n\n{% endif %}{% endif %}"
     ),
+    "answers on a line": (
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    ),
 }
 
 
@@ -75,8 +79,9 @@ def test_is_what_transformers_renders(family: str) -> None:
     options = {"add_generation_prompt": True, "enable_thinking": False}
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     texts, found = ChatTemplate(tokenizer, "m").render(PREFIX, QUERIES)
-    # The space belongs to the answer where the template writes one before it.
-    assert (texts, found) == (rendered, space)
+    # A space before the answer belongs to it, a line break to the prompt.
+    line = "\n" if family == "answers on a line" else ""
+    assert (texts, found) == ([text + line for text in rendered], space)
     assert [tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered] == (
         tokenizer.apply_chat_template(messages, return_dict=False, **options)
     )

@@ -134,6 +134,16 @@ class TestVotes:
         assert (counts[:, 2:] == 0).all()
         assert f"{scorer.counts['parsed']} of 18" in scorer.report()[0]
 
+    def test_one_that_fails_does_not_make_the_others_dearer(self, server: ModelServer) -> None:
+        server.says = [self.WORDS[0]]
+        scorer = make(server, votes=9, top_logprobs=None, concurrency=1, api="completions")
+        server.sick = {f"{PREFIX}{QUERIES[0]}": (422, {}, "{}")}
+        with pytest.raises(RowsError):
+            scorer.score(PREFIX, QUERIES[:6], self.WORDS)
+        assert len(server.requests) == 2 + 5
+        scorer.score("", QUERIES[:3], self.WORDS)
+        assert scorer.report() == ["27 of 27 sampled answers name one label"]
+
     def test_answers_without_a_label_are_counted_and_most_of_them_are_an_error(
         self, server: ModelServer
     ) -> None:

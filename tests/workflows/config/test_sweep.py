@@ -24,6 +24,8 @@ def _write(folder: Path, **content: object) -> Path:
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path):
     path = _write(tmp_path, seeds=[1, 2], tuner={"trials": 5, "prefer": "balance"})
+    twice = {"sets": ["tuner={window: 8}"], "tuner__trials": 7}
+    refuses(ConfigError, load_config, path, **twice, names=["tuner.trials", "twice"])
     plain = load_config(path, seeds=None, limit=None)
     assert (plain.models, plain.seeds, plain.limit) == (("tiny_lm",), (1, 2), None)
     assert (plain.tuner.trials, plain.tuner.prefer, plain.tuner.window) == (5, "balance", 4)
