@@ -17,7 +17,7 @@ of predictions of the same true COBias are drawn again and again; the p-value of
 should be below 5 % in 5 % of the draws, and the 95 % intervals should contain the true values in
 95 %. *Accuracy*: the same for the difference of paired accuracies, of which only the rows that
 change matter. *Copies*: half of the rows are drawn once and the others two to five times, with
-equal predictions.
+equal predictions; class accuracies are equal, or spread.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ CHANGED_ROWS: Final = (60, 150, 400, 1000, 3000)
 #: Numbers of different rows, each of which is there once to five times.
 DIFFERENT_ROWS: Final = (100, 300, 1000)
 COPIES: Final = (1, 1, 1, 2, 3, 5)
+#: The lowest class accuracy; the highest is 90 %.
+LOWEST: Final = (0.9, 0.4)
 
 #: Draws of one setting are computed, and saved, in blocks of this size.
 BLOCK: Final = 25
@@ -203,7 +205,7 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
     truth = [SHAPES[name](n_classes)]
     truth.append(truth[0] - DROPS[shape])
     cobias = float(mean_distance(truth[0]))
-    counts = dict.fromkeys(("rejected", "difference", "cobias", "weakest"), 0)
+    counts = dict.fromkeys(("rejected", "difference", "cobias", "weakest", "accuracy"), 0)
     for _ in range(BLOCK):
         labels = rng.integers(0, n_classes, n_rows)
         # One uniform number per row for both: what the better one has wrong, the other has too.
@@ -216,6 +218,7 @@ def draw_intervals(number: int) -> list[dict[str, Any]]:
             found = metric_intervals(confusion_matrix(labels, one, n_classes), resamples=400)
             counts["cobias"] += _contains(found.metrics["cobias"], cobias)
             counts["weakest"] += _contains(found.metrics["weakest_class"], float(p.min()))
+            counts["accuracy"] += _contains(found.metrics["accuracy"], float(p.mean()))
     about = {"number": number, "shape": name, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
     return [about | counts]
 
@@ -240,10 +243,10 @@ def draw_accuracies(number: int) -> list[dict[str, Any]]:
 
 def draw_copies(number: int) -> list[dict[str, Any]]:
     """Draw rows with copies `BLOCK` times; count intervals that cover, told of them or not."""
-    settings = list(itertools.product((2, 4, 14), DIFFERENT_ROWS))
-    n_classes, n_rows = settings[number % len(settings)]
+    settings = list(itertools.product((2, 4, 14), DIFFERENT_ROWS, LOWEST))
+    n_classes, n_rows, lowest = settings[number % len(settings)]
     rng = np.random.default_rng([41, number])
-    before = np.linspace(0.9, 0.4, n_classes)
+    before = np.linspace(0.9, lowest, n_classes)
     # A fifth of the predictions are made again, with the same accuracy for all classes.
     after = 0.8 * before + 0.2 * 0.7
     truth = {
@@ -272,7 +275,8 @@ def draw_copies(number: int) -> list[dict[str, Any]]:
             intervals += [*compared.values()]
             for (name, value), interval in zip(truth.items(), intervals, strict=True):
                 counts[name] += _contains(interval, float(value))
-    about = {"number": number, "classes": n_classes, "rows": n_rows, "draws": BLOCK}
+    about = {"number": number, "classes": n_classes, "rows": n_rows, "lowest": lowest}
+    about |= {"draws": BLOCK}
     return [about | {"known": known} | counts for known, counts in rows.items()]
 
 
@@ -282,6 +286,7 @@ def copies_table(frame: pd.DataFrame) -> str:
     lines = ["| different rows | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(names)]
     known = frame[frame["known"]]
     parts = [(f"{rows:,}", own) for rows, own in known.groupby("rows")]
+    parts += [(f"90 to {100 * low:g} %", own) for low, own in known.groupby("lowest")]
     for name, own in [
         *parts,
         ("all", known),
@@ -311,8 +316,8 @@ def accuracies_table(frame: pd.DataFrame) -> str:
 def intervals_table(frame: pd.DataFrame) -> str:
     """Return the level of the test and the coverage of the intervals, by part of the setting."""
     lines = [
-        "| settings | draws | p < 0.05 | COBias difference | COBias | weakest class |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| settings | draws | p < 0.05 | COBias difference | COBias | weakest class | accuracy |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     parts = [(str(name), own) for name, own in frame.groupby("shape", sort=False)]
     parts += [(f"N = {number}", own) for number, own in frame.groupby("classes")]
@@ -321,7 +326,7 @@ def intervals_table(frame: pd.DataFrame) -> str:
         draws = int(own["draws"].sum())
         # All intervals but that of the difference are of both predictions of a draw.
         shares = [100.0 * own[each].sum() / draws for each in ("rejected", "difference")]
-        shares += [50.0 * own[each].sum() / draws for each in ("cobias", "weakest")]
+        shares += [50.0 * own[each].sum() / draws for each in ("cobias", "weakest", "accuracy")]
         figures = " | ".join(f"{share:.1f}" for share in shares)
         lines.append(f"| {name} | {draws:,} | {figures} |")
     settings = frame.groupby(["shape", "classes", "rows"])[["draws", "rejected"]].sum()
@@ -344,7 +349,7 @@ PARTS: Final[dict[str, tuple[Any, Callable[[pd.DataFrame], str], int]]] = {
     "texts": (partial(fit_world, kinds=TEXTS), guarantee_table, 0),
     "intervals": (draw_intervals, intervals_table, len(SHAPES) * len(CLASSES) * len(ROWS)),
     "accuracy": (draw_accuracies, accuracies_table, len(CHANGES) * len(CHANGED_ROWS)),
-    "copies": (draw_copies, copies_table, 3 * len(DIFFERENT_ROWS)),
+    "copies": (draw_copies, copies_table, 3 * len(DIFFERENT_ROWS) * len(LOWEST)),
 }
 
 
