@@ -308,9 +308,9 @@ def proven(points: Sequence[FrontPoint], preference: Preference) -> list[FrontPo
         margin = preference.margin_of(point, plain) / 100.0
         if point.test(margin, confidence).passed:
             return True
-        changed = point.change.changed
+        changed = max(1, point.change.changed)
         later = [p for p in way if p.change.changed >= _LOOK_AHEAD * changed] or way[-1:]
-        share = _LOOK_MARGIN * later[0].change.changed / max(1, changed)
+        share = _LOOK_MARGIN * later[0].change.changed / changed
         return later[0].test(min(1.0, share * margin), confidence).passed
 
     return [*found, *takewhile(is_safe, way)]
