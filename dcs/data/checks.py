@@ -238,7 +238,7 @@ def column_order(names: Sequence[str], classes: Sequence[str], option: str) -> l
     TableError
         If the names are other ones.
     """
-    found = spellings(names, classes)
+    found = spellings(names, flat_names(classes))
     if not found or len(names) != len(classes):
         fault = f"columns {quoted(names)} are not named by the classes {quoted(classes)}"
         needed = "one column per class, named by it, or an array without names"

@@ -167,8 +167,8 @@ def effective_settings(method: Method, tuner: TunerSettings) -> TunerSettings | 
     names |= {"weight_scale"} if corrections == "memberships" else set()
     names |= {name for name, own in TERMS.items() if tuner.objective not in own}
     if corrections == "memberships" and tuner.memberships in (0, 1):
-        number = tuner.memberships
-        raise ConfigError(f"memberships {number}: {method.name} has no other functions; give 2")
+        fault = f"memberships {tuner.memberships}: {method.name} has no other functions"
+        raise ConfigError(f"{fault}; give 2 to 19")
     known = type(tuner.space).model_fields
     space = tuner.space.model_copy(update={name: known[name].default for name in names})
     memberships = None if corrections == "weights" else tuner.memberships

@@ -373,7 +373,7 @@ def _long_columns(frame: pd.DataFrame, given: Reading) -> _Long | None:
     else:
         found += [n for n in others if names_predictions(n) and n not in found]
         found = found or [n for n in others if _are_answers(frame, keys[0], n, given)]
-        found = [n for n in found if given.classes or label_columns(frame, [n])][:1]
+        found = [n for n in found if given.classes or label_of(frame, given, [n])][:1]
         given = given.model_copy(update={"columns": None})
     if len(found) != 1 or len(values) > 1 or has_class_columns(frame, given):
         return None
@@ -418,7 +418,7 @@ def _runs(frame: pd.DataFrame, given: Reading) -> list[str]:
     """Return the columns of answers: of one name with numbers, and not fractions."""
     groups = numbered(frame.columns, _RUN).values()
     found = [[name for _, name in own] for own in groups if len(own) > 1]
-    if len(found) != 1 or not (given.classes or label_columns(frame, found[0])):
+    if len(found) != 1 or not (given.classes or label_of(frame, given, found[0])):
         return []
     numbers = [to_number(frame[name]) for name in found[0]]
     counts = re.search("vote|pred|output", found[0][0], re.I) and all(n.plausible for n in numbers)
