@@ -272,16 +272,19 @@ def in_points(margin: float) -> str:
 
 
 def conservative_first(points: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """Return the Pareto-optimal points and the reference, those that change least first."""
+    """Return the points that are tested, those that change least first.
+
+    All but those on the straight way: the Pareto-optimal ones alone would be those whose estimates
+    are too good by chance.
+    """
     own = [point for point in points if point.path is None]
-    front = {id(p): p for p in (*pareto_front(own), min(own, key=lambda p: p.doubt))}
-    return sorted(front.values(), key=lambda p: p.change.changed)
+    return sorted(own, key=lambda point: point.change.changed)
 
 
 def proven(points: Sequence[FrontPoint], preference: Preference) -> list[FrontPoint]:
     """Return the points that are shown to cost at most their margin of accuracy.
 
-    The points of the front are tested in the order of the number of predictions that they change,
+    All points are tested in the order of the number of predictions that they change,
     up to the first failure: in a sequence that is fixed in advance this controls the probability
     of any false rejection (Angelopoulos et al. 2021, Learn then Test, arXiv 2110.01052). If none
     passes, so are the points on the straight way from the uncorrected probabilities to the

@@ -18,6 +18,7 @@ from dcs_tracking.records import CellRecord, TrialRecord
 from dcs_tracking.store.client import search_runs
 
 STARTED = 1_760_000_000_000
+NAMES = {"class": ["Sports", "World"]}
 SCHEME = CorrectionScheme(("Sports", "World"), (Weight(0.8), Membership(0.0, 0.25, 0.5)))
 
 
@@ -44,11 +45,7 @@ def make_cell(number: int = 0, *, trials: int = 2, **changes: Any) -> CellRecord
             "test/class_accuracy/R&D / 'new'": 0.25,
         },
         "scheme": SCHEME.to_dict(),
-        "class_accuracies": {
-            "class": ["Sports", "World"],
-            "before": [0.9, float("nan")],
-            "after": [0.8, 0.5],
-        },
+        "class_accuracies": {**NAMES, "before": [0.9, float("nan")], "after": [0.8, 0.5]},
         "trials": tuple(
             TrialRecord(
                 number=i,
@@ -80,25 +77,18 @@ def paper_cells(
     shots: tuple[Any, ...] = (1,),
     methods: tuple[str, ...] = ("icl", "dcs"),
     seeds: tuple[int, ...] = (0, 1, 2),
-    **identity: Any,
+    **others: Any,
 ) -> list[CellRecord]:
     """Accuracy 0.7, 0.8, 0.9 and COBias 0.1, 0.2, 0.3 for the seeds 0, 1, 2 of every cell."""
-    labelled = identity.get("optimization_size") or 10_000
-    if "tuner" not in identity:
-        identity = {"objective": "full", **identity}
-    settings = f"{zlib.crc32(repr(identity).encode()):08x}"
+    labelled = others.get("optimization_size") or 10_000
+    if "tuner" not in others:
+        others = {"objective": "full", **others}
+    settings = f"{zlib.crc32(repr(others).encode()):08x}"
     return [
         make_cell(
             number,
             key=f"{number:04d}{settings}",
-            identity={
-                "model": model,
-                "task": task,
-                "shots": shot,
-                "seed": seed,
-                "method": method,
-                **identity,
-            },
+            identity=dict(model=model, task=task, shots=shot, seed=seed, method=method, **others),
             metrics={
                 "test/accuracy": 0.7 + seed / 10,
                 "test/cobias": 0.1 + seed / 10,
@@ -107,11 +97,7 @@ def paper_cells(
                 "dev/score": 0.5,
                 **({} if method == "icl" else {"opt/evaluations": 1000.0, "opt/seconds": 0.25}),
             },
-            class_accuracies={
-                "class": ["Sports", "World"],
-                "before": [0.9, 0.3],
-                "after": [0.8, 0.6 + seed / 10],
-            },
+            class_accuracies={**NAMES, "before": [0.9, 0.3], "after": [0.8, 0.6 + seed / 10]},
             provenance={"tables": {"optimization": {"rows": labelled, "labelled": labelled}}},
         )
         for number, (task, shot, method, seed) in enumerate(

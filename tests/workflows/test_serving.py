@@ -119,9 +119,7 @@ def test_a_scheme_is_applied_alike_everywhere(kind: str, count: int, tmp_path: P
 
 
 @pytest.mark.parametrize(("kind", "count"), [("none", 1), ("products", 1), ("surrogate", 2)])
-def test_commands_and_models_apply_what_the_package_does(
-    kind: str, count: int, tmp_path: Path
-) -> None:
+def test_commands_and_models_apply_as_the_package(kind: str, count: int, tmp_path: Path) -> None:
     tables, labels, given = _tables(count)
     *_, scheme, _ = _schemes(kind, count, tables, labels)
     scheme.save(tmp_path / "scheme.json")

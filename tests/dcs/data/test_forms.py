@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
 
 from dcs.data.columns import Reading
 from dcs.data.files import read_records
-from dcs.data.forms.logs import CHAT, CLASSIFY, LIGHTEVAL, LM_EVAL
+from dcs.data.forms.logs import CHAT, CLASSIFY, LIGHTEVAL, LM_EVAL, texts_of
 from dcs.data.forms.plain import LONG, NUMBERS, RUNS, SCORES, SINGLE, Form
 from dcs.data.reader import FORMS, Source, open_source, read_table
 from dcs.data.table import ProbabilityTable
@@ -118,9 +121,15 @@ def test_tokens_that_are_not_the_classes() -> None:
     for odd in ({"ma": 1.0}, {"The": 1.0, "maybe": 1e-4}):
         refuses(TableError, read, odd | {"no": 1e-4, "yes": 1e-4}, names=[min(odd).lower()])
     # A class that is a token of no answer has a share of the rest.
-    found = read({"no": 0.5, "yes": 0.4}, {"no": 0.2, "yes": 0.7})
-    np.testing.assert_allclose(found.table.probs[:, CLASSES.index("maybe")], [0.1, 0.1])
-    assert "2 of 2 answers" in found.remark and "warning: 'maybe'" in found.remark
+    found = read({"no": 0.5, "yes": 0.4}, {"no": 0.2, "yes": 0.7}, {"no": 0.3, "so": 0.3})
+    np.testing.assert_allclose(found.table.probs[:, CLASSES.index("maybe")], [0.1, 0.1, 2 / 7])
+    assert "3 of 3 answers" in found.remark and "warning: 'maybe'" in found.remark
+
+
+@given(st.text())
+def test_pieces_of_bytes_are_read_as_the_text(text: str) -> None:
+    pieces = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    assert texts_of(["\u0120", "".join(piece for piece, _ in pieces)], ["x"]) == [" ", text]
 
 
 def test_the_contract_of_votes() -> None:

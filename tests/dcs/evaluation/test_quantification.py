@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy.stats import beta
 
 from dcs.errors import InvalidInputError
 from dcs.evaluation.quantification import class_shares
@@ -52,14 +55,15 @@ def test_what_no_held_out_row_shows_is_uncertain_rather_than_zero() -> None:
     assert [each.estimate for each in only] == pytest.approx([8 / 9, 1 / 9, 0.0])
 
 
-@pytest.mark.parametrize("method", ["adjusted", "sample"])
-def test_few_new_rows_have_wide_intervals(method: str) -> None:
-    widths = []
-    for number in (1, 5, 25):
-        found = class_shares(CONFUSION, [number, 0, 0], classes=CLASSES, method=method)
-        widths.append(found[0].high - found[0].low)
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 0.4
+@pytest.mark.parametrize(
+    ("method", "held", "rows", "added"),
+    # The errors of many held-out rows are known, and shares of many new ones.
+    [("adjusted", np.eye(2) * 1e9, [3, 7], 0.5), ("sample", [[3, 0], [7, 1]], [1e9, 0], 0.25)],
+)
+def test_intervals_are_those_of_few_rows(method: str, held: Any, rows: Any, added: float) -> None:
+    found = class_shares(held, rows, classes=CLASSES[:2], method=method, resamples=5000)
+    ends = beta(3 + added, 7 + added).ppf([0.025, 0.975])
+    assert [found[0].low, found[0].high] == pytest.approx(ends, abs=0.015)
 
 
 def test_a_class_without_held_out_rows_is_named() -> None:

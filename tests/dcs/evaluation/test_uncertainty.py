@@ -132,6 +132,7 @@ def test_the_design_effect_is_the_size_of_the_group_of_a_changed_row() -> None:
 
 def test_errors_of_differences_are_those_of_new_samples() -> None:
     rng = np.random.default_rng(3)
+    names = ("accuracy", "cobias")
     # Rows of the worse class are gained, which makes its COBias less.
     shares = np.array([[0.05, 0.02, 0.02, 0.41], [0.2, 0.15, 0.02, 0.13]])
     found = []
@@ -139,9 +140,11 @@ def test_errors_of_differences_are_those_of_new_samples() -> None:
         labels, kind = np.divmod(rng.choice(8, 400, p=shares.ravel()), 4)
         both = [np.where(right, labels, 1 - labels) for right in (kind // 2, kind % 2)]
         metrics = [ClassificationMetrics.from_predictions(labels, each, 2) for each in both]
-        gain = metrics[1].accuracy - metrics[0].accuracy
-        found.append((gain, gain - (metrics[1].cobias - metrics[0].cobias)))
-    expected = paired_errors(paired_counts(labels, *both, 2))
+        gain, change = (getattr(metrics[1], n) - getattr(metrics[0], n) for n in names)
+        found.append((gain, gain - change, change))
+    told = compare_predictions(labels, *both, 2)
+    assert told["accuracy"].standard_error == pytest.approx(np.std(kind % 2 - kind // 2) / 20)
+    expected = [*paired_errors(paired_counts(labels, *both, 2)), told["cobias"].standard_error]
     np.testing.assert_allclose(np.std(found, axis=0), expected, rtol=0.2)
 
 
@@ -213,6 +216,7 @@ def test_power_grows_with_rows_and_is_told_in_advance() -> None:
     assert more.statistic == pytest.approx(more.critical, rel=0.05)
     assert NonInferiority(1, 30, 400, 0.005).rows_needed is None
     assert NonInferiority(10, 20, 1000, 0.01).rows_needed is None
+    assert NonInferiority(30, 0, 1000, 0.01).rows_needed == 1000
     # No difference on few rows proves nothing, and all can be lost only at a margin of all.
     assert [NonInferiority(0, 0, n, 0.005).passed for n in (100, 1000)] == [False, True]
     assert [NonInferiority(0, 0, 9, margin).passed for margin in (0.0, 1.0)] == [False, True]

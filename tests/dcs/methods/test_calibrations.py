@@ -62,6 +62,9 @@ def test_it_is_balanced_logistic_regression_with_a_ridge_in_rows(name: str, degr
     options = {"class_weight": "balanced", "tol": 1e-8, "max_iter": 5000, "fit_intercept": False}
     regression = LogisticRegression(C=1 / 5.0, **options).fit(features[known], _LABELS[known])
     np.testing.assert_allclose(found.apply(_PROBS), regression.predict_proba(features), atol=1e-3)
+    # Few steps are enough.
+    both = [k.fit(_PROBS, _LABELS, ridge=1.0, anchor=1.0) for k in (thorough, CALIBRATIONS[name])]
+    np.testing.assert_allclose(*(each.apply(_PROBS) for each in both), atol=1e-3)
 
 
 def test_the_surrogate_is_smallest_at_its_offsets() -> None:

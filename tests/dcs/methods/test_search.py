@@ -10,7 +10,7 @@ import pytest
 
 from dcs.evaluation.metrics import Objective, confusion_matrix
 from dcs.methods.parameters import Hyperparameters
-from dcs.methods.search import search
+from dcs.methods.search import correction_set, search
 from dcs.schemes.corrections import CorrectionSet
 from dcs.schemes.scheme import CorrectionScheme
 from dcs.search.schedule import Schedule
@@ -33,12 +33,33 @@ def test_without_guards_it_is_the_plain_search() -> None:
     assert moves > 0
 
 
-def test_without_evidence_weights_equalise_the_mean_probabilities() -> None:
+@pytest.mark.parametrize("calibration", ["none", "batch"])
+@pytest.mark.parametrize(("beta", "fair"), [(0.0, 0.0), (0.15, 0.5), (1.0, 1.0)])
+def test_without_evidence_fairness_decides(calibration: str, beta: float, fair: float) -> None:
     probs, labels = biased_table(300, 3)
-    chosen, _ = search(probs, labels, replace(_FREE, prior_rows=1e12), seed=0)
-    expected = -np.log(probs.mean(axis=0))
+    labels[::2] = 0
+    setting = replace(_FREE, calibration=calibration, beta=beta, prior_rows=1e12)
+    chosen, _ = search(probs, labels, setting, seed=0)
     found = CorrectionScheme(tuple("abc"), chosen).offsets
+    # Calibrated classes are equally frequent.
+    expected = (1.0 - fair) * np.log(np.bincount(labels) + 1.0)
+    if calibration == "none":
+        expected = -fair * np.log(probs.mean(axis=0))
     np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)
+    # Nor do the labels of rows count for other corrections.
+    setting = replace(setting, corrections="memberships")
+    assert search(probs, labels, setting, seed=0) == search(probs, labels[::-1], setting, seed=0)
+
+
+@pytest.mark.parametrize(("corrections", "largest"), [("weights", 1.0), ("both", 2.0)])
+def test_weights_reach_as_far_as_the_odds_of_most_rows(corrections: Any, largest: float) -> None:
+    logs = np.log(biased_table(300, 3)[0])
+    odds = np.quantile(logs.max(axis=1, keepdims=True) - logs, 0.9)
+    for power in (0.01, 1.0, 9.0):
+        found = correction_set(np.exp(power * logs), replace(_FREE, corrections=corrections))
+        about = {"smallest": np.exp(-np.clip(1.5 * power * odds, 0.1, 6.0)), "largest": largest}
+        some = CorrectionSet.logarithmic(count=80, memberships=largest > 1.0, **about)
+        np.testing.assert_allclose(found.coefficients, some.coefficients)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,7 @@ class ScorerContract:
         assert np.abs(scorer.score("", QUERIES, TASK.label_words) - probs).max() > 1e-3
 
     @pytest.mark.parametrize("words", [("good", "bad", "good"), ("good", "good enough")])
-    def test_colliding_label_words_are_refused(
-        self, scorer: Scorer, words: tuple[str, ...]
-    ) -> None:
+    def test_colliding_words_are_refused(self, scorer: Scorer, words: tuple[str, ...]) -> None:
         names = [repr(words[0]), repr(words[-1])]
         refuses(ScoringError, scorer.score, PREFIX, QUERIES, words, names=names)
 

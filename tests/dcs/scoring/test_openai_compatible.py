@@ -100,9 +100,7 @@ class TestExact:
         refuses(ScoringError, first.score, "", QUERIES[:2], ("A", "B"), names=names)
 
     @pytest.mark.parametrize(("most", "found"), [(5000, "top 20"), (7, "top 5")])
-    def test_other_servers_are_asked_once(
-        self, server: ModelServer, most: int, found: str
-    ) -> None:
+    def test_others_are_asked_once(self, server: ModelServer, most: int, found: str) -> None:
         server.most = most
         scorer = make(server, top_logprobs=None)
         assert scorer.settings["log-probabilities"] == found

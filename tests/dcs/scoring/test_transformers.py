@@ -138,9 +138,7 @@ def test_a_cache_has_the_name_that_the_model_accepts(tiny_scorer: Scorer) -> Non
 
 
 @pytest.mark.parametrize("fault", ["refuses", "ignores"])
-def test_prompts_are_run_whole_if_a_model_cannot_continue_a_cache(
-    fault: str, tiny_scorer: Scorer
-) -> None:
+def test_prompts_run_whole_if_a_model_continues_no_cache(fault: str, tiny_scorer: Scorer) -> None:
     model = in_memory("m")
     plain = model.weights.forward
 

@@ -69,7 +69,7 @@ def test_a_label_missing_in_one_table_is_taken_from_another() -> None:
     "change",
     [
         lambda t: replace(t, labels=(t.labels + (np.arange(60) == 7)) % 3),
-        lambda t: t.subset(range(29)),
+        lambda t: t.subset(range(31, 60)),
         lambda t: t.subset(range(50)),
         lambda t: replace(t, classes=("a", "b", "d")),
         lambda t: replace(t, ids=range(60, 120)),
@@ -90,8 +90,8 @@ def test_ids_beside_rows_without_are_refused() -> None:
     both["other"] = read_table(frame.assign(id=range(60)))
     refuses(TableError, TableEnsemble.matched, both, names=["'named', 'other'"])
     first = _tables(60, 0)["t0"]
-    written = {"x": first.subset(range(59)), "y": first.subset(range(1, 60))}
-    assert TableEnsemble.matched(written).tables[0].ids == first.ids[1:59]
+    written = {"x": first.subset(range(40)), "y": first.subset(range(20, 60))}
+    assert TableEnsemble.matched(written).tables[0].ids == first.ids[20:40]
 
 
 def test_the_mean_of_copies_of_a_table_is_the_table() -> None:
@@ -107,6 +107,10 @@ def test_a_stack_is_a_balanced_regression_with_the_class_shares_of_the_labels() 
     expected = regression.fit(logs, labels).predict_proba(logs) * (np.bincount(labels) + 1)
     stacked = fit_stack(found.probs, labels, ridge=1e-6).apply(found.probs)
     np.testing.assert_allclose(stacked, expected / expected.sum(1)[:, None], atol=2e-3)
+    # The ridge counts in rows.
+    twice = fit_stack(np.tile(found.probs, (1, 2, 1)), np.tile(labels, 2), ridge=18)
+    once = fit_stack(found.probs, labels, ridge=9)
+    np.testing.assert_allclose(twice.matrix, once.matrix, atol=1e-4)
 
 
 def test_what_the_rows_show_best_is_chosen() -> None:
@@ -156,16 +160,9 @@ def test_rows_without_labels_are_combined_too() -> None:
 def test_scheme_of_several_tables_round_trip_and_order_of_classes() -> None:
     ensemble = TableEnsemble.matched(_tables(300, 0, 1))
     stack = fit_stack(ensemble.probs, ensemble.labels)
-    scheme = CorrectionScheme(
-        _CLASSES,
-        (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0)),
-        {"seed": 1},
-        CALIBRATIONS["linear"].fit(
-            ensemble.tables[0].probs, ensemble.labels, ridge=10.0, anchor=0.0
-        ),
-        stack,
-        ensemble.names,
-    )
+    linear = CALIBRATIONS["linear"].fit(ensemble.probs[0], ensemble.labels, ridge=9.0, anchor=0.0)
+    corrections = (Weight(0.5), Membership(0, 0.5, 1), Weight(1.0))
+    scheme = CorrectionScheme(_CLASSES, corrections, {"seed": 1}, linear, stack, ensemble.names)
     assert CorrectionScheme.from_dict(json.loads(scheme.to_json())) == scheme
     for wrong in (ensemble.probs[:1], ensemble.probs[0], ensemble.probs[:, :, :2]):
         refuses(InvalidInputError, scheme.apply, wrong)

@@ -123,7 +123,9 @@ def test_what_a_search_cancels_is_added_again() -> None:
         # What as many new rows show: the lasting bias and their noise.
         fresh = np.random.default_rng(seed).choice(rest, chosen.size, replace=False)
         shown = fitting.whole(fit).predict(probs[fresh])
-        counted = _cobias(fitting.labels, fit.predictions, 4)
+        found = ClassificationMetrics.from_predictions(fitting.truth, fit.predictions, 4)
+        counted, noise = found.cobias, cobias_noise(found, fitting.counts)
+        assert fit.cobias == pytest.approx(math.hypot(counted, math.sqrt(2.0) * noise))
         figures.append((counted, fit.cobias, _cobias(labels[fresh], shown, 4)))
     counted, corrected, true = np.mean(figures, axis=0)
     assert counted < 0.75 * true

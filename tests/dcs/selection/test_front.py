@@ -62,17 +62,12 @@ def test_offsets_alone_on_request(fitted: FittedScheme) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("format",), "dcs-scheme"),
-        (("points",), []),
-        (("preference", "prefer"), "speed"),
-        (("points", 0, "scheme"), {}),
-        (("points", 0, "confusion"), [[1, 2], [3]]),
+        *((("format",), "dcs-scheme"), (("points",), []), (("preference", "prefer"), "speed")),
+        *((("points", 0, "scheme"), {}), (("points", 0, "confusion"), [[1, 2], [3]])),
         (("points", 0, "path"), "far"),
     ],
 )
-def test_what_is_no_front_is_refused(
-    fitted: FittedScheme, path: tuple[Any, ...], value: Any
-) -> None:
+def test_what_is_no_front_is_refused(fitted: FittedScheme, path: Any, value: Any) -> None:
     data = json.loads(json.dumps(fitted.to_dict()))
     place = data
     for key in path[:-1]:

@@ -49,9 +49,7 @@ def test_a_row_per_cell_and_class() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_frame_made_in_parts_is_that_of_all_cells(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_in_parts_is_that_of_all_cells(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [_cell(), _cell(1, method="icl"), _cell(2, **{"test/other": 0.5}), make_cell(3)]
     whole = Cells.of(records)
     expected = whole.frame, whole.classes

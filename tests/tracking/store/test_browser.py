@@ -83,9 +83,7 @@ def test_the_report_draws_and_sorts(page: Page, runs: Path, server: str, tmp_pat
     assert page.get_by_text("dcs.cell_key").count() > 0
 
 
-def test_mlflow_compares_all_methods_on_its_first_page(
-    page: Page, server: str, runs: Path
-) -> None:
+def test_mlflow_compares_methods_on_its_first_page(page: Page, server: str, runs: Path) -> None:
     page.goto(newest_links(default_tracking_uri(runs), server)["methods"])
     groups = [f'text="Group: {name}"' for name in ("uncorrected", "dcs")]
     metrics = ['text="test/accuracy"', 'text="test/cobias"']

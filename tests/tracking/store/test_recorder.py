@@ -106,9 +106,7 @@ def _seconds_of_scoring() -> dict[str, list[float]]:
     return seconds.agg(list).to_dict()
 
 
-def test_how_a_table_came_about_is_one_run_whatever_happens(
-    output: Path, uri: str, away: str
-) -> None:
+def test_how_a_table_came_about_is_one_run_in_any_case(output: Path, uri: str, away: str) -> None:
     with Recorder(away, output=output, warn=lambda line: None, **SWEEP) as rec:
         rec.record(make_cell(1))
         rec.scored(_scoring(1.0))
@@ -326,9 +324,7 @@ def test_a_signal_in_the_middle_of_recording_does_not_lock_up(
     assert "RUNNING" not in set(runs()["status"])
 
 
-def test_two_drivers_of_one_sweep_give_a_store_each_cell_once(
-    tmp_path: Path, output: Path, uri: str
-) -> None:
+def test_two_drivers_give_a_store_each_cell_once(tmp_path: Path, output: Path, uri: str) -> None:
     sweep = SWEEP | {"trials": "none"}
     with (
         Recorder(uri, output=tmp_path / "a", **sweep) as first,

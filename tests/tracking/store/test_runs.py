@@ -123,9 +123,7 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(client: Mlflo
     assert [*data.metrics.values()].count(0.5) == 2, "of all tasks, and under the name of its own"
 
 
-def test_many_cells_are_shown_by_their_means(
-    client: MlflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_cells_show_as_means(client: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow loads a hundred runs, and would group those with the least COBias."""
     monkeypatch.setattr(views, "MAX_RUNS", 2)
     sweep = _sweep(client, SWEEP.model_copy(update={"varies": ("task",)}))
@@ -204,9 +202,7 @@ def test_the_best_scheme_of_each_task_or_that_of_a_tuned_table_is_a_model(
             assert mlflow.pyfunc.load_model(f"models:/{model.model_id}")
 
 
-def test_the_views_group_all_cells_by_method_and_by_what_varies(
-    client: MlflowClient, output: Path
-) -> None:
+def test_views_group_cells_by_method_and_what_varies(client: MlflowClient, output: Path) -> None:
     params = {"axes": {"weight_scale": [10, 30]}, "methods": ["icl", "dcs"]}
     sweep = Sweep(experiment="varied", sweep_key="s1", sweep_params=params, varies=("task",))
     who = {"model": "m", "seed": 0, "shots": 1}

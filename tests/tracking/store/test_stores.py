@@ -21,9 +21,7 @@ from tests.dcs.refusals import refuses
 from tests.servers import free_port
 
 
-def test_default_store_is_a_file_in_the_output_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_the_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert resolve_tracking_uri(None, "runs") == f"sqlite:///{tmp_path}/runs/mlflow.db"
     assert resolve_tracking_uri("sqlite:///x.db", "runs") == f"sqlite:///{tmp_path}/x.db"

@@ -56,9 +56,7 @@ def test_a_front_says_what_offsets_would_cost(tmp_path: Path) -> None:
     refuses(SchemeError, export, tmp_path / "scheme.json", names=["offsets: ", " / ", command])
 
 
-def test_ids_of_a_file_and_plain_offsets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_and_plain_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, path = scheme(Weight(0.2), DONT_CHANGE), tmp_path / "scheme.json"
     made.save(path)
     (tmp_path / "ids.json").write_text('{"good": [3, 4], "bad": [5]}')

@@ -10,6 +10,7 @@ import pytest
 from dcs.data.table import ProbabilityTable
 from dcs.evaluation.drift import compare_rows
 from dcs.schemes.scheme import CorrectionScheme
+from dcs.selection.front import FittedScheme
 from dcs_workflows.study.cell import compute_cell, evidence, failed_record
 from dcs_workflows.study.study import Setup
 from tests.workflows.conftest import biased_table, toy_cell
@@ -60,8 +61,14 @@ def test_few_labels_of_some_classes_are_no_alarm_in_new_rows() -> None:
     cell = toy_cell(some, method="dnip")
     tables = {"optimization": some, "test": biased_table(60)}
     record = compute_cell(cell, tables, setup=Setup())
-    assert record.front is not None
     scheme = CorrectionScheme.from_dict(record.scheme)
+    # What is kept are the rows of the folds and of the test.
+    point, test = FittedScheme.from_dict(record.front).chosen, tables["test"]
+    held = scheme.provenance["held_out"]
+    own = evidence(None, test.labels, test.probs.argmax(1), scheme.predict(test.probs), 3)
+    np.testing.assert_array_equal(np.add(own["confusion"], point.confusion), held["confusion"])
+    gains = [held[name] - own[name] for name in ("gained", "lost")]
+    assert gains == [point.change.gained, point.change.lost] and min(gains) > 0
     batches = [biased_table(300, seed=seed).probs for seed in range(1, 21)]
     reference = scheme.provenance["reference"]
     ps = [compare_rows(reference, probs, scheme.predict(probs)).p for probs in batches]

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -60,8 +61,11 @@ def tuned() -> Tuned:
 
 
 def test_the_number_of_workers_does_not_change_the_study(tuned):
-    other = _study(mapper=Threads(3))
+    seen: list[float] = []
+    other = _study(mapper=Threads(3), progress=seen.append)
     assert _results(other) == _results(tuned)
+    done = 1 + np.arange(len(other.trials))
+    assert seen == pytest.approx(0.95 * done / len(done))
     assert other.scheme == tuned.scheme
 
 
@@ -83,6 +87,8 @@ def test_the_sampler_is_the_one_of_optuna_that_is_named():
     kinds = {"tpe": "TPE", "nsga2": "NSGAII", "gp": "GP", "random": "Random"}
     made = [type(make_sampler(name, seed=1, trials=9)).__name__ for name in kinds]
     assert made == [f"{kind}Sampler" for kind in kinds.values()]
+    sizes = [make_sampler("nsga2", seed=1, trials=n).population_size for n in (3, 9, 30, 90)]
+    assert sizes == [2, 3, 10, 10]
 
 
 def test_the_sampler_varies_every_knob_in_many_trials(tuned):
