@@ -134,7 +134,7 @@ def test_an_engine_of_a_package_may_ask_a_server(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     served = ("--engine", "asking", "--model", "some-model", "--task", "reviews", "--limit", 3)
     outcome = done("generate", *served, "-o", tmp_path / "out")
-    assert "some-model at asking: 6 answers" in outcome.out
+    assert "some-model at asking: about 6 requests" in outcome.out
     # Its own options are those of a sweep.
     deep = ("--set", "scoring.depth=2", "-o", tmp_path / "out")
     assert "6 prompts scored" in done("generate", *served, *deep).out

@@ -36,7 +36,7 @@ def test_a_served_model(cluster, model_server, output, tmp_path):
     assert model_server.requests == []
     outcome, again = done(*served), done(*served)
 
-    assert "40 answers" in plan.out and "40 answers" in outcome.out
+    assert "about 40 requests" in plan.out and "about 40 requests" in outcome.out
     assert "requests" not in again.out
     scored = [body for path, _, body, _ in model_server.requests if path == "/v1/completions"]
     assert len(scored) == 40

@@ -278,7 +278,8 @@ def class_accuracies(cells: Cells) -> ResultTable:
     """
     by = [*SOURCE, "method", "class"]
     frame, groups = grouped(cells.main.classes, by)
-    text, uneven = _texts(frame, by), filter(None, [cells.main.uneven(["method"], SOURCE)])
+    text = _texts(frame, by)
+    notes = "Mean ± standard deviation over seeds.", cells.main.uneven(["method"], SOURCE)
     frame["seeds"] = groups.size()
     for when in ("before", "after"):
         frame[when], frame[f"{when}_std"] = groups[when].mean(), groups[when].std()
@@ -289,7 +290,7 @@ def class_accuracies(cells: Cells) -> ResultTable:
         frame=frame,
         text=filled(text),
         words=tuple(by),
-        about=" ".join(["Mean ± standard deviation over seeds.", *uneven]),
+        about=" ".join(filter(None, notes)),
     )
 
 

@@ -227,7 +227,7 @@ def _expand_sources(
 
     That is ``name``, for what nothing else names, and the fields of its pattern.
     """
-    seen: dict[tuple[Path, ...], dict[str, Paths]] = {}
+    seen: dict[tuple[Paths, ...], dict[str, Paths]] = {}
     sources: list[tuple[dict[str, Paths], dict[str, str]]]
     for choice in choices:
         if isinstance(choice, str):
@@ -244,7 +244,7 @@ def _expand_sources(
             }
             sources = [(members, {"name": " + ".join(members)})]
         for members, about in sources:
-            places = tuple(path.resolve() for paths in members.values() for path in paths)
+            places = tuple(tuple(path.resolve() for path in paths) for paths in members.values())
             if places in seen:
                 continue
             seen[places] = members

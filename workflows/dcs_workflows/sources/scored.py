@@ -96,7 +96,9 @@ def table_requests(config: PromptsConfig) -> list[TableRequest]:
 
 
 def expected_requests(requests: Iterable[TableRequest], *, local: bool = False) -> list[str]:
-    """Return lines with the number of answers that each server is asked for.
+    """Return lines with the approximate number of requests to each server.
+
+    Some servers return several samples per request, others take several for many label tokens.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ def expected_requests(requests: Iterable[TableRequest], *, local: bool = False) 
             address = origin(scoring.base_url) if scoring.base_url else scoring.engine
             number = (scoring.votes or 1) * len(request.prompts.texts)
             counts[f"{request.model} at {address}"] += number
-    return [f"{place}: {number:,} answers" for place, number in counts.items()]
+    return [f"{place}: about {number:,} requests" for place, number in counts.items()]
 
 
 def request_key(request: TableRequest, *, known: dict[Any, Any] | None = None) -> str:
