@@ -76,7 +76,7 @@ def test_a_dry_run_counts_and_computes_nothing(begun):
     assert "ablated: 2 tables, 30 cells; 4 cells finished earlier, 1 failed" in said
     assert "to do: 1 table to score, 25 cells to compute" in said
     assert "  seeds: 0 (15), 1 (15)\n  methods: icl (2), " in said
-    assert "about" in said
+    assert " requests" in said
     counts = json.loads(done("sweep", path, "--output", begun, "--dry-run", "--json").out)
     assert counts["missing"] == {"tables": 1, "cells": 25} and counts["exit_code"] == 0
 
