@@ -33,7 +33,7 @@ PREFIX: Final = "p:"
 #: Prefix of the columns that hold corrected probabilities.
 CORRECTED: Final = "corrected:"
 
-#: Names of columns of class probabilities, or of parts of them.
+#: Names of columns of class probabilities, which others may be beside.
 _SCORE: Final = re.compile(r"(.*[ _.:-])?(p|prob\w*|scores?|logits?)([ _.:(-].*)?", re.IGNORECASE)
 
 #: Names of columns and classes, spelled in Unicode NFC.
@@ -378,8 +378,9 @@ class _Finder:
                 if not names:
                     self._refuse_named_after(own)
                     others = tuple(n for n in rest if n not in own)
-                    better = any(map(_SCORE.fullmatch, others)) > any(map(_SCORE.fullmatch, own))
-                    if better or (len(others) > 1 and self._fits(others, named=False)):
+                    fit = len(others) > 1 and self._fits(others, named=False)
+                    scored, rival = (any(map(_SCORE.fullmatch, each)) for each in (own, others))
+                    if (fit or rival) and not scored:
                         question = f"are {quoted(own, 3)} class probabilities, or others"
                         raise self._ask(question, "columns=A,B,...", self.names)
                 if not names and len(told - {"", -1}) < len(own):

@@ -354,11 +354,8 @@ class SweepRuns:
         """Write or update a run of the means of each group of cells, for sweeps of many cells."""
         own = {schema.KIND: schema.KIND_MEAN, schema.SWEEP_KEY: self._sweep.sweep_key}
         found = [*self._search(own)]
-        there = {
-            (run.data.tags[schema.MEAN_OF], run.info.run_name): str(run.info.run_id)
-            for run in found
-        }
-        now = max([now_ms(), *((run.info.end_time or 0) + 1 for run in found)])
+        there = {(r.data.tags[schema.MEAN_OF], r.info.run_name): str(r.info.run_id) for r in found}
+        now = max([now_ms(), *((r.info.end_time or 0) + 1 for r in found)])
         by_group = [(name, *group) for name, own in groups.items() for group in own.items()]
         for name, value, cells in by_group:
             values: defaultdict[str, list[float]] = defaultdict(list)
