@@ -220,7 +220,11 @@ def quickstart(
 
     Example: `dcs quickstart --output dcs-runs`, then `dcs runs quickstart`
     """
-    sweep(Path("quickstart"), settings=settings, output=output, tracking_uri=tracking_uri)
+    from dcs_workflows.config.sweep import packaged_config
+
+    # Not a file of this name in the current folder.
+    config = packaged_config("quickstart")
+    sweep(config, settings=settings, output=output, tracking_uri=tracking_uri)
 
 
 def sweep(
