@@ -43,10 +43,6 @@ def test_every_candidate_competes_at_every_number_of_classes(n_classes: int) -> 
     assert searched == sorted(searched)
     # No class is visited less often because moves of others were accepted.
     assert all(each.schedule.lambda1 >= each.schedule.lambda2 for each in grid)
-    # The number of moves grows with the classes up to 20.
-    schedules = [each.schedule for each in grid]
-    moves = [max(n_classes, 20) * each for s in schedules for each in (s.lambda1, s.lambda2)]
-    assert moves == pytest.approx([40.0] * len(moves))
 
 
 @pytest.mark.parametrize(("n_rows", "n_classes"), [(399, 4), (130, 13)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from dcs_tracking.results import figures
@@ -29,6 +31,15 @@ def test_class_accuracies_are_those_of_most_shots_and_of_classes_with_rows() -> 
     assert title.startswith("topics, coarse (")
     (axes,) = figures.class_accuracy_figure(Cells.of([make_cell(0)])).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Sports"]
+
+
+def test_error_bars_are_along_their_axes() -> None:
+    cells = paper_cells(tasks=("trec",), methods=("dcs",), seeds=(0, 1))
+    even = [replace(cell, metrics=cell.metrics | {"test/accuracy": 0.5}) for cell in cells]
+    (axes,) = figures.tradeoff_figure(Cells.of(even)).axes
+    bars = [each for each in axes.collections if isinstance(each, LineCollection)]
+    across, up = np.sum([np.ptp(each.get_segments()[0], axis=0) for each in bars], axis=0)
+    assert across > 1.0 and up == pytest.approx(0.0)
 
 
 def test_names_with_dollars_are_drawn_as_they_are(caplog: pytest.LogCaptureFixture) -> None:

@@ -177,7 +177,7 @@ def _draw_plane(axes: Axes, rows: Sequence[dict[Any, Any]]) -> None:
         at = (points[-1].cobias, points[-1].accuracy)
         xerr, yerr = ([[100 * part] for part in reach(row, m)] for m in ("cobias", "accuracy"))
         (color, marker), label = look_of(row["method"]), method_title(row["method"])
-        axes.errorbar(*at, xerr, yerr, fmt="none", ecolor=color, elinewidth=1, alpha=0.45)
+        axes.errorbar(*at, xerr=xerr, yerr=yerr, fmt="none", ecolor=color, lw=1, alpha=0.45)
         axes.plot(*at, marker, color=color, markersize=12, label=label, zorder=4)
         if not is_missing(row["shots"]):
             inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
